@@ -1,0 +1,80 @@
+//! Certificates for both sides, read from files and read again when the files change.
+//!
+//! A new configuration is built completely before it takes the place of the old one, and only new connections see it: a
+//! rotation drops nobody, and a half-written pair of files is logged and left for the next look.
+
+mod client;
+mod files;
+mod reload;
+mod server;
+
+use std::{io, path::PathBuf};
+
+use rustls::pki_types::pem;
+
+pub use self::{
+    client::{ClientTls, ClientTlsFiles},
+    reload::{Reload, keep_fresh},
+    server::{AllowedClients, ServerTls, ServerTlsFiles, TlsVersions},
+};
+
+/// Certificates that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file is not PEM of the expected kind.
+    #[error("{path} holds no usable {what}: {source}", path = path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What was expected in it.
+        what: &'static str,
+        /// What the parser says.
+        source: pem::Error,
+    },
+    /// A file has no entry of the expected kind.
+    #[error("{path} holds no {what}", path = path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// What was expected in it.
+        what: &'static str,
+    },
+    /// A CA certificate that cannot serve as a trust anchor.
+    #[error("{path} holds a certificate that cannot be a trust anchor: {source}", path = path.display())]
+    Anchor {
+        /// The file.
+        path: PathBuf,
+        /// What rustls says.
+        source: rustls::Error,
+    },
+    /// Certificate and key do not belong together, or are of an unknown kind.
+    #[error("certificate {cert} and key {key} cannot be used together: {source}", cert = cert.display(), key = key.display())]
+    Identity {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// What rustls says.
+        source: rustls::Error,
+    },
+    /// Client certificates cannot be verified with this CA.
+    #[error("client CA {path}: {source}", path = path.display())]
+    Verifier {
+        /// The CA's file.
+        path: PathBuf,
+        /// What rustls says.
+        source: rustls::server::VerifierBuilderError,
+    },
+    /// The library refuses the combination of versions.
+    #[error("TLS configuration: {0}")]
+    Config(#[from] rustls::Error),
+}

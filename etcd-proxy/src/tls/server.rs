@@ -1,0 +1,274 @@
+//! TLS towards the tenant's clients.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
+    client::{danger::HandshakeSignatureValid, verify_server_name},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::{
+        ParsedCertificate, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    version::{TLS12, TLS13},
+};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+use super::{
+    Reload, TlsError,
+    client::PROVIDER,
+    files::{Contents, Fingerprint, IdentityFiles},
+};
+
+/// Which certificates a client may show, besides being signed by the client CA. etcd names these `allowed-cn` and
+/// `allowed-hostname` and takes one kind or the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AllowedClients {
+    /// Every certificate of the CA.
+    #[default]
+    Any,
+    /// A subject whose common name is one of these.
+    CommonNames(Vec<String>),
+    /// A subject alternative name that covers one of these, as a server's certificate would.
+    Hostnames(Vec<ServerName<'static>>),
+}
+
+/// The TLS versions that clients may speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersions {
+    /// 1.2 and 1.3, etcd's default.
+    #[default]
+    From12,
+    /// 1.3 alone.
+    Only13,
+    /// 1.2 alone.
+    Only12,
+}
+
+/// Which files to use towards clients.
+#[derive(Clone, Debug)]
+pub struct ServerTlsFiles {
+    identity: IdentityFiles,
+    clients: Option<(PathBuf, AllowedClients)>,
+    versions: TlsVersions,
+}
+
+/// TLS towards clients; new connections use the files' latest valid contents.
+#[derive(Debug)]
+pub struct ServerTls {
+    files: ServerTlsFiles,
+    current: ArcSwap<ServerConfig>,
+    fingerprint: Mutex<Fingerprint>,
+}
+
+/// webpki's verification, and then the names.
+#[derive(Debug)]
+struct NamedClients {
+    chain: Arc<dyn ClientCertVerifier>,
+    allowed: AllowedClients,
+}
+
+// === impl AllowedClients ===
+
+impl AllowedClients {
+    fn allows(&self, certificate: &CertificateDer<'_>) -> Result<bool, rustls::Error> {
+        match self {
+            Self::Any => Ok(true),
+            Self::CommonNames(names) => {
+                let (_, certificate) = X509Certificate::from_der(certificate).map_err(|_| {
+                    rustls::Error::InvalidCertificate(CertificateError::BadEncoding)
+                })?;
+                // The last one counts where there are several, as with Go's pkix.Name.
+                let name = certificate
+                    .subject()
+                    .iter_common_name()
+                    .last()
+                    .and_then(|name| name.as_str().ok());
+                Ok(name.is_some_and(|name| names.iter().any(|allowed| allowed == name)))
+            }
+            Self::Hostnames(names) => {
+                let certificate = ParsedCertificate::try_from(certificate)?;
+                Ok(names
+                    .iter()
+                    .any(|name| verify_server_name(&certificate, name).is_ok()))
+            }
+        }
+    }
+}
+
+// === impl TlsVersions ===
+
+impl TlsVersions {
+    fn supported(self) -> &'static [&'static SupportedProtocolVersion] {
+        const ONLY_13: &[&SupportedProtocolVersion] = &[&TLS13];
+        const ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
+        match self {
+            Self::From12 => rustls::ALL_VERSIONS,
+            Self::Only13 => ONLY_13,
+            Self::Only12 => ONLY_12,
+        }
+    }
+}
+
+// === impl ServerTlsFiles ===
+
+impl ServerTlsFiles {
+    /// Shows the certificate in `cert`, whose private key is in `key`; asks for no client certificate.
+    pub fn new(cert: PathBuf, key: PathBuf) -> Self {
+        Self {
+            identity: IdentityFiles { cert, key },
+            clients: None,
+            versions: TlsVersions::default(),
+        }
+    }
+
+    /// Demands a client certificate of the CA in `ca`, of one of the `allowed`.
+    #[must_use]
+    pub fn with_client_ca(mut self, ca: PathBuf, allowed: AllowedClients) -> Self {
+        self.clients = Some((ca, allowed));
+        self
+    }
+
+    /// Narrows the TLS versions.
+    #[must_use]
+    pub fn with_versions(mut self, versions: TlsVersions) -> Self {
+        self.versions = versions;
+        self
+    }
+
+    fn load(&self) -> Result<(ServerConfig, Fingerprint), TlsError> {
+        let mut contents = Contents::new();
+        let builder = ServerConfig::builder_with_provider(PROVIDER.clone())
+            .with_protocol_versions(self.versions.supported())?;
+        let builder = match &self.clients {
+            None => builder.with_no_client_auth(),
+            Some((ca, allowed)) => {
+                builder.with_client_cert_verifier(client_verifier(&mut contents, ca, allowed)?)
+            }
+        };
+        let (chain, key) = contents.identity(&self.identity)?;
+        let mut config =
+            builder
+                .with_single_cert(chain, key)
+                .map_err(|source| TlsError::Identity {
+                    cert: self.identity.cert.clone(),
+                    key: self.identity.key.clone(),
+                    source,
+                })?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok((config, contents.fingerprint()))
+    }
+}
+
+fn client_verifier(
+    contents: &mut Contents,
+    ca: &Path,
+    allowed: &AllowedClients,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let anchors = contents.anchors(ca)?;
+    let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(anchors), PROVIDER.clone())
+        .build()
+        .map_err(|source| TlsError::Verifier {
+            path: ca.to_owned(),
+            source,
+        })?;
+    Ok(match allowed {
+        AllowedClients::Any => chain,
+        _ => Arc::new(NamedClients {
+            chain,
+            allowed: allowed.clone(),
+        }),
+    })
+}
+
+// === impl ServerTls ===
+
+impl ServerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Names the file that is missing or unusable.
+    pub fn load(files: ServerTlsFiles) -> Result<Self, TlsError> {
+        let (config, fingerprint) = files.load()?;
+        Ok(Self {
+            files,
+            current: ArcSwap::from_pointee(config),
+            fingerprint: Mutex::new(fingerprint),
+        })
+    }
+
+    /// For the next connection.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.current.load_full()
+    }
+}
+
+impl Reload for ServerTls {
+    fn reload(&self) -> Result<bool, TlsError> {
+        let (config, fingerprint) = self.files.load()?;
+        let mut known = self.fingerprint.lock();
+        if *known == fingerprint {
+            return Ok(false);
+        }
+        *known = fingerprint;
+        self.current.store(Arc::new(config));
+        Ok(true)
+    }
+
+    fn name(&self) -> &'static str {
+        "serving"
+    }
+}
+
+// === impl NamedClients ===
+
+impl ClientCertVerifier for NamedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self
+            .chain
+            .verify_client_cert(end_entity, intermediates, now)?;
+        if self.allowed.allows(end_entity)? {
+            return Ok(verified);
+        }
+        Err(rustls::Error::InvalidCertificate(
+            CertificateError::ApplicationVerificationFailure,
+        ))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}

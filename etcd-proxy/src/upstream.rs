@@ -1,0 +1,104 @@
+//! The way to the shared etcd: endpoints, connections, failover.
+//!
+//! An [`Upstream`] holds two pools of HTTP/2 connections, one for unary calls and one for streams, so that a large range
+//! cannot starve watches. Connections are made on demand: when nobody asks, nothing is dialled, and while every endpoint
+//! is down the process sleeps. A request that may have reached an endpoint is never sent again; only one that surely was
+//! not sent (no connection, or a connection that closed before the request was handed to it) moves on to another one.
+//!
+//! Connection tasks run on the runtime that made the request, so a process with one runtime per core makes one
+//! `Upstream` per runtime and no request crosses threads.
+
+mod backoff;
+mod body;
+mod dial;
+mod endpoint;
+mod pool;
+mod status;
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+pub use self::{
+    body::UpstreamBody,
+    endpoint::{Address, Endpoint, EndpointError},
+    pool::UpstreamChannel,
+};
+use self::{dial::Dialer, pool::Pool};
+use crate::tls::ClientTls;
+
+/// How to reach the shared etcd.
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// The members' client addresses, tried in turn; connections are spread over them.
+    pub endpoints: Vec<Endpoint>,
+    /// Certificates for the endpoints that speak TLS.
+    pub tls: Option<Arc<ClientTls>>,
+    /// Connections for unary calls.
+    pub unary_connections: NonZeroUsize,
+    /// Connections for streams (watches, keep-alives).
+    pub stream_connections: NonZeroUsize,
+    /// The longest that one attempt to connect may take, TLS handshake included.
+    pub dial_timeout: Duration,
+    /// Time between HTTP/2 pings; etcd closes connections that ping more often than every 5 s, so it is at least 10 s.
+    pub keepalive_time: Duration,
+    /// How long an unanswered ping is waited for.
+    pub keepalive_timeout: Duration,
+}
+
+/// Connections to the shared etcd. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    unary: UpstreamChannel,
+    streams: UpstreamChannel,
+    members: Arc<[UpstreamChannel]>,
+}
+
+// === impl UpstreamConfig ===
+
+impl UpstreamConfig {
+    /// A configuration with this project's defaults for everything but the endpoints.
+    pub fn new(endpoints: Vec<Endpoint>, tls: Option<Arc<ClientTls>>) -> Self {
+        const TWO: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1);
+        Self {
+            endpoints,
+            tls,
+            unary_connections: TWO,
+            stream_connections: NonZeroUsize::MIN,
+            dial_timeout: Duration::from_secs(5),
+            keepalive_time: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// Prepares the pools. Nothing is dialled before the first request.
+    pub fn new(config: UpstreamConfig) -> Self {
+        let (unary, streams) = (config.unary_connections, config.stream_connections);
+        let dialer = Arc::new(Dialer::new(config));
+        let members = (0..dialer.endpoints())
+            .map(|index| UpstreamChannel::new(Pool::to_member(dialer.clone(), index)))
+            .collect();
+        Self {
+            unary: UpstreamChannel::new(Pool::unary(dialer.clone(), unary)),
+            streams: UpstreamChannel::new(Pool::streams(dialer, streams)),
+            members,
+        }
+    }
+
+    /// The connections for unary calls.
+    pub fn unary(&self) -> UpstreamChannel {
+        self.unary.clone()
+    }
+
+    /// The connections for streams.
+    pub fn streams(&self) -> UpstreamChannel {
+        self.streams.clone()
+    }
+
+    /// One channel per configured endpoint, for questions that every member must answer (its version, say).
+    pub fn members(&self) -> &[UpstreamChannel] {
+        &self.members
+    }
+}

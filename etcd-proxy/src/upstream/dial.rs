@@ -1,0 +1,221 @@
+//! Making one connection to one of the endpoints.
+
+use std::{error::Error, io, sync::Arc, time::Duration};
+
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::{Instant, timeout},
+};
+use tonic::body::Body;
+
+use super::{Address, Endpoint, EndpointError, UpstreamConfig, backoff::Backoff};
+
+/// The kind of traffic a connection is for; it decides the HTTP/2 windows.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Traffic {
+    /// Requests with one answer.
+    Unary,
+    /// Watches and other streams.
+    Streams,
+}
+
+/// Knows the endpoints, how to connect to them, and which of them failed of late.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    config: UpstreamConfig,
+    health: Box<[Mutex<Backoff>]>,
+}
+
+/// A connection that was made.
+pub(super) struct Dialed {
+    /// Which of the endpoints it leads to.
+    pub(super) endpoint: usize,
+    pub(super) sender: http2::SendRequest<Body>,
+}
+
+/// Why no connection could be made.
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error("cannot connect: {0}")]
+    Connect(#[source] io::Error),
+    #[error("TLS handshake: {0}")]
+    Tls(#[source] io::Error),
+    #[error("HTTP/2 handshake: {0}")]
+    Http(#[source] hyper::Error),
+    #[error(transparent)]
+    Name(#[from] EndpointError),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("the endpoint wants TLS, but no CA certificate is configured")]
+    NoTls,
+}
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+// === impl Dialer ===
+
+impl Dialer {
+    pub(super) fn new(config: UpstreamConfig) -> Self {
+        let health = config.endpoints.iter().map(|_| Mutex::default()).collect();
+        Self { config, health }
+    }
+
+    pub(super) fn endpoints(&self) -> usize {
+        self.config.endpoints.len()
+    }
+
+    pub(super) fn endpoint(&self, index: usize) -> Option<&Endpoint> {
+        self.config.endpoints.get(index)
+    }
+
+    /// Whether any of `candidates` may be tried now.
+    pub(super) fn may_dial(&self, candidates: &[usize]) -> bool {
+        let now = Instant::now();
+        candidates
+            .iter()
+            .filter_map(|index| self.health.get(*index))
+            .any(|health| health.lock().is_over(now))
+    }
+
+    /// Tries `candidates` in turn, leaving out those that failed of late.
+    pub(super) async fn dial(
+        self: &Arc<Self>,
+        candidates: &[usize],
+        traffic: Traffic,
+    ) -> Option<Dialed> {
+        for &index in candidates {
+            let (Some(endpoint), Some(health)) =
+                (self.config.endpoints.get(index), self.health.get(index))
+            else {
+                continue;
+            };
+            if !health.lock().is_over(Instant::now()) {
+                continue;
+            }
+            let attempt = timeout(
+                self.config.dial_timeout,
+                self.connect(index, endpoint, traffic),
+            );
+            match attempt
+                .await
+                .unwrap_or(Err(DialError::Timeout(self.config.dial_timeout)))
+            {
+                Ok(sender) => {
+                    tracing::debug!(%endpoint, ?traffic, "connected to upstream");
+                    return Some(Dialed {
+                        endpoint: index,
+                        sender,
+                    });
+                }
+                Err(error) => self.failed(index, &error),
+            }
+        }
+        None
+    }
+
+    /// Notes that an endpoint answered a request: its back-off is forgotten.
+    pub(super) fn succeeded(&self, index: usize) {
+        if let Some(health) = self.health.get(index) {
+            health.lock().succeeded();
+        }
+    }
+
+    fn failed(&self, index: usize, error: &(dyn Error + 'static)) {
+        let (Some(endpoint), Some(health)) =
+            (self.config.endpoints.get(index), self.health.get(index))
+        else {
+            return;
+        };
+        let wait = health.lock().failed(Instant::now());
+        tracing::warn!(%endpoint, error, "upstream unreachable, left alone for {wait:?}");
+    }
+
+    async fn connect(
+        self: &Arc<Self>,
+        index: usize,
+        endpoint: &Endpoint,
+        traffic: Traffic,
+    ) -> Result<http2::SendRequest<Body>, DialError> {
+        let stream: Box<dyn Io> = match &endpoint.address {
+            Address::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port))
+                    .await
+                    .map_err(DialError::Connect)?;
+                stream.set_nodelay(true).map_err(DialError::Connect)?;
+                Box::new(stream)
+            }
+            Address::Unix(path) => Box::new(
+                UnixStream::connect(path)
+                    .await
+                    .map_err(DialError::Connect)?,
+            ),
+        };
+        if endpoint.tls {
+            let tls = self.config.tls.as_ref().ok_or(DialError::NoTls)?;
+            let stream = tls
+                .connector()
+                .connect(endpoint.server_name()?, stream)
+                .await
+                .map_err(DialError::Tls)?;
+            self.handshake(index, stream, traffic).await
+        } else {
+            self.handshake(index, stream, traffic).await
+        }
+    }
+
+    async fn handshake(
+        self: &Arc<Self>,
+        index: usize,
+        stream: impl Io + 'static,
+        traffic: Traffic,
+    ) -> Result<http2::SendRequest<Body>, DialError> {
+        let (stream_window, connection_window) = traffic.windows();
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(stream_window)
+            .initial_connection_window_size(connection_window)
+            .keep_alive_interval(self.config.keepalive_time)
+            .keep_alive_timeout(self.config.keepalive_timeout)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(DialError::Http)?;
+        let dialer = self.clone();
+        let made = Instant::now();
+        tokio::spawn(async move {
+            let result = connection.await;
+            // An endpoint that accepts connections only to close them (a refused certificate in TLS 1.3, a listener that
+            // does not speak HTTP/2) must not be dialled without a pause.
+            match result {
+                Err(error) if made.elapsed() < Duration::from_secs(1) => {
+                    dialer.failed(index, &error)
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn Error, "upstream connection lost")
+                }
+                Ok(()) => tracing::debug!("upstream connection closed"),
+            }
+        });
+        Ok(sender)
+    }
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Stream and connection window in bytes. Static and large: adaptive windows restart at 64 KiB and ping, h2 budgets
+    /// small frames by the connection window, and a connection window near the stream window lets one reader that has
+    /// stalled stop all others. So the connection window is far above the stream window where readers may stall for long.
+    fn windows(self) -> (u32, u32) {
+        const MIB: u32 = 1 << 20;
+        match self {
+            Self::Unary => (4 * MIB, 64 * MIB),
+            Self::Streams => (MIB, 512 * MIB),
+        }
+    }
+}

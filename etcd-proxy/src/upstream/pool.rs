@@ -1,0 +1,275 @@
+//! A pool of connections, and the tower service that tonic's clients send through.
+
+use std::{
+    fmt,
+    future::Future,
+    num::NonZeroUsize,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::USER_AGENT,
+    uri::{Authority, Scheme},
+};
+use hyper::client::conn::http2::SendRequest;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tonic::{Status, body::Body};
+use tower::Service;
+
+use super::{
+    UpstreamBody,
+    dial::{Dialer, Traffic},
+    status,
+};
+
+/// How often a request that was surely not sent looks for another connection before its client hears of it.
+const ATTEMPTS: usize = 4;
+
+/// A way to the shared etcd, for tonic's generated clients. Cheap to clone.
+#[derive(Clone)]
+pub struct UpstreamChannel {
+    pool: Arc<Pool>,
+}
+
+/// Connections for one kind of traffic.
+pub(super) struct Pool {
+    dialer: Arc<Dialer>,
+    traffic: Traffic,
+    slots: Box<[Arc<Slot>]>,
+}
+
+/// The place of one connection.
+struct Slot {
+    /// Endpoints in the order in which this place tries them; places start at different ones.
+    candidates: Box<[usize]>,
+    state: Mutex<State>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+enum State {
+    /// Not connected. Nobody dials until a request needs it.
+    Idle,
+    /// A dial is under way; its end is told here.
+    Connecting(watch::Receiver<()>),
+    Ready(Connection),
+}
+
+#[derive(Clone)]
+struct Connection {
+    endpoint: usize,
+    sender: SendRequest<Body>,
+    scheme: Scheme,
+    authority: Authority,
+}
+
+/// Counts one request on its connection until it is dropped.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<AtomicUsize>);
+
+// === impl UpstreamChannel ===
+
+impl UpstreamChannel {
+    pub(super) fn new(pool: Pool) -> Self {
+        Self {
+            pool: Arc::new(pool),
+        }
+    }
+}
+
+impl Service<Request<Body>> for UpstreamChannel {
+    type Response = Response<UpstreamBody>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Status>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let pool = self.pool.clone();
+        Box::pin(async move { pool.send(request).await })
+    }
+}
+
+impl fmt::Debug for UpstreamChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpstreamChannel")
+            .field("traffic", &self.pool.traffic)
+            .finish_non_exhaustive()
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    pub(super) fn unary(dialer: Arc<Dialer>, connections: NonZeroUsize) -> Self {
+        Self::new(dialer, connections, Traffic::Unary)
+    }
+
+    pub(super) fn streams(dialer: Arc<Dialer>, connections: NonZeroUsize) -> Self {
+        Self::new(dialer, connections, Traffic::Streams)
+    }
+
+    /// One connection to one endpoint and no other.
+    pub(super) fn to_member(dialer: Arc<Dialer>, endpoint: usize) -> Self {
+        let slot = Slot::new(Box::new([endpoint]));
+        Self {
+            dialer,
+            traffic: Traffic::Unary,
+            slots: Box::new([Arc::new(slot)]),
+        }
+    }
+
+    fn new(dialer: Arc<Dialer>, connections: NonZeroUsize, traffic: Traffic) -> Self {
+        let endpoints = dialer.endpoints();
+        let slots = (0..connections.get())
+            .map(|start| {
+                let order = (0..endpoints)
+                    .map(|offset| (start + offset) % endpoints.max(1))
+                    .collect();
+                Arc::new(Slot::new(order))
+            })
+            .collect();
+        Self {
+            dialer,
+            traffic,
+            slots,
+        }
+    }
+
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+        request.headers_mut().insert(
+            USER_AGENT,
+            const { HeaderValue::from_static(concat!("etcd-proxy/", env!("CARGO_PKG_VERSION"))) },
+        );
+        for _ in 0..ATTEMPTS {
+            let (mut connection, in_flight) = self.connection().await?;
+            let mut uri = std::mem::take(request.uri_mut()).into_parts();
+            uri.scheme = Some(connection.scheme.clone());
+            uri.authority = Some(connection.authority.clone());
+            *request.uri_mut() = Uri::from_parts(uri)
+                .map_err(|_| Status::internal("etcd-proxy: request without a path"))?;
+            match connection.sender.try_send_request(request).await {
+                Ok(response) => {
+                    self.dialer.succeeded(connection.endpoint);
+                    return Ok(response.map(|body| UpstreamBody::new(body, in_flight)));
+                }
+                // Only a request that hyper hands back was surely not sent.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(status::from_hyper(error.into_error())),
+                },
+            }
+        }
+        Err(status::unavailable())
+    }
+
+    /// The open connection with the fewest requests, waiting for one that is being made if none is open.
+    async fn connection(&self) -> Result<(Connection, InFlight), Status> {
+        for _ in 0..ATTEMPTS {
+            let mut best: Option<(usize, Connection, &Arc<Slot>)> = None;
+            let mut missing = None;
+            for slot in &self.slots {
+                let state = slot.state.lock();
+                match &*state {
+                    State::Ready(connection) if !connection.sender.is_closed() => {
+                        let load = slot.in_flight.load(Ordering::Relaxed);
+                        if best.as_ref().is_none_or(|(least, ..)| load < *least) {
+                            best = Some((load, connection.clone(), slot));
+                        }
+                    }
+                    _ => missing = missing.or(Some(slot)),
+                }
+            }
+            if let Some((load, connection, slot)) = best {
+                // Further connections are opened once the open ones are busy, and not waited for.
+                if let Some(missing) = missing
+                    && load > 0
+                {
+                    self.connecting(missing);
+                }
+                let in_flight = InFlight::new(&slot.in_flight);
+                return Ok((connection, in_flight));
+            }
+            let Some(slot) = missing else { break };
+            let Some(mut dialled) = self.connecting(slot) else {
+                break;
+            };
+            // An error says that the dial has ended and dropped its sender: look again either way.
+            let _ended = dialled.changed().await;
+        }
+        Err(status::unavailable())
+    }
+
+    /// The dial that is under way for `slot`, started if need be. `None` while all its endpoints are to be left alone.
+    fn connecting(&self, slot: &Arc<Slot>) -> Option<watch::Receiver<()>> {
+        let mut state = slot.state.lock();
+        match &*state {
+            State::Connecting(dialled) => return Some(dialled.clone()),
+            // Made by somebody else since the caller looked: nothing to wait for.
+            State::Ready(connection) if !connection.sender.is_closed() => {
+                return Some(watch::channel(()).1);
+            }
+            _ if !self.dialer.may_dial(&slot.candidates) => {
+                *state = State::Idle;
+                return None;
+            }
+            _ => {}
+        }
+        let (done, dialled) = watch::channel(());
+        *state = State::Connecting(dialled.clone());
+        drop(state);
+        // A task of its own: a client that gives up must not break off the dial that others wait for. It ends within the
+        // dial timeout times the number of endpoints.
+        let (dialer, traffic, slot) = (self.dialer.clone(), self.traffic, slot.clone());
+        tokio::spawn(async move {
+            let dialled = dialer.dial(&slot.candidates, traffic).await;
+            let connection = dialled.and_then(|dialled| {
+                let endpoint = dialer.endpoint(dialled.endpoint)?;
+                Some(Connection {
+                    endpoint: dialled.endpoint,
+                    sender: dialled.sender,
+                    scheme: endpoint.scheme(),
+                    authority: endpoint.authority().clone(),
+                })
+            });
+            *slot.state.lock() = connection.map_or(State::Idle, State::Ready);
+            drop(done);
+        });
+        Some(dialled)
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    fn new(candidates: Box<[usize]>) -> Self {
+        Self {
+            candidates,
+            state: Mutex::new(State::Idle),
+            in_flight: Arc::default(),
+        }
+    }
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
