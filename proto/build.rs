@@ -16,7 +16,7 @@ const FILES: [&str; 14] = [
     "etcd/mvccpb.proto",
     "etcd/v3electionpb.proto",
     "etcd/v3lockpb.proto",
-    "kubernetes/runtime.proto",
+    "restaurant/meta_v1.proto",
     "restaurant/v1alpha1.proto",
     "restaurant/v1beta1.proto",
 ];

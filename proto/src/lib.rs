@@ -18,6 +18,8 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/packages.rs"));
 }
 mod redact;
+#[cfg(test)]
+mod tests;
 
 /// Descriptors of all packages of this crate as an encoded `google.protobuf.FileDescriptorSet`,
 /// imports included, without comments.
@@ -50,19 +52,10 @@ pub mod v3electionpb {
     pub use crate::generated::v3electionpb::*;
 }
 
-/// What Kubernetes wraps and adds around the objects of every group.
-pub mod kubernetes {
-    /// Metadata of objects and lists, and conditions
-    /// (`k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`).
-    pub mod meta_v1 {
-        pub use crate::generated::k8s::io::apimachinery::pkg::apis::meta::v1::*;
-    }
-
-    /// The envelope of `application/vnd.kubernetes.protobuf`
-    /// (`k8s.io/apimachinery/pkg/runtime/generated.proto`).
-    pub mod runtime {
-        pub use crate::generated::k8s::io::apimachinery::pkg::runtime::*;
-    }
+/// Metadata of objects and lists, and conditions, as Kubernetes adds them to the objects of every
+/// group (`k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`).
+pub mod meta_v1 {
+    pub use crate::generated::k8s::io::apimachinery::pkg::apis::meta::v1::*;
 }
 
 /// The group `restaurant.programming-kubernetes.info`.
