@@ -3,10 +3,13 @@
 //! Mutating plugins run first, then, on the final object, validating ones; a plugin may be both. The order is the
 //! order in which the server names them in its log (k8s.io/apiserver `pkg/admission`).
 
+pub mod chain;
+
 use std::any::Any;
 
 use async_trait::async_trait;
 
+pub use self::chain::{Chain, PluginSelectionError, Plugins};
 use crate::{
     meta::{GroupResource, GroupVersionKind},
     request::{RequestContext, UserInfo},
@@ -45,9 +48,9 @@ pub struct Attributes<'a> {
     /// Whether nothing is to be stored.
     pub dry_run: bool,
     /// The new object; `None` for deletes.
-    pub object: Option<&'a mut dyn Any>,
+    pub object: Option<&'a mut (dyn Any + Send + Sync)>,
     /// The stored object; `None` for creates.
-    pub old_object: Option<&'a dyn Any>,
+    pub old_object: Option<&'a (dyn Any + Send + Sync)>,
 }
 
 /// An admission plugin.

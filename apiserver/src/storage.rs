@@ -188,7 +188,13 @@ pub trait Storage: Send + Sync + 'static {
     ///
     /// # Errors
     /// After [`StorageError::Unavailable`] and [`StorageError::Timeout`] the write may have happened.
-    async fn put(&self, key: &str, expected: Expected, value: Bytes, ttl: Option<Duration>) -> Result<Written, StorageError>;
+    async fn put(
+        &self,
+        key: &str,
+        expected: Expected,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Written, StorageError>;
 
     /// Removes a key if it was last written at `expected`.
     ///
