@@ -1,1 +1,46 @@
-fn main() {}
+//! `cargo xtask`: the developer's commands.
+
+// A command-line program: standard output is its result, standard error its progress.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xtask::commands::{demo, down, test, tidy, tools};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The developer's commands: real components, a demo, the tests"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Tools(tools::Command),
+    Demo(demo::Command),
+    Down(down::Command),
+    Test(test::Command),
+    Tidy(tidy::Command),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Tools(command) => tools::run(&command),
+        Command::Demo(command) => demo::run(&command),
+        Command::Down(command) => down::run(&command),
+        Command::Test(command) => test::run(&command),
+        Command::Tidy(command) => tidy::run(&command),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

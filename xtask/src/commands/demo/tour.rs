@@ -1,0 +1,168 @@
+//! A short tour of the running demo: commands as a person types them, with their real output, each one checked.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    cluster::{Cluster, Kubectl, Tenant},
+    poll,
+    process::Outcome,
+};
+
+/// sample-apiserver's own example.
+const FLUNDER: &str = "\
+apiVersion: wardle.example.com/v1alpha1
+kind: Flunder
+metadata:
+  name: my-first-flunder
+  labels:
+    sample-label: \"true\"
+";
+
+const UNKNOWN_TOPPING: &str = "\
+apiVersion: restaurant.programming-kubernetes.info/v1alpha1
+kind: Pizza
+metadata:
+  name: hawaii
+spec:
+  toppings: [mozzarella, pineapple]
+";
+
+/// Walks through it.
+///
+/// # Errors
+/// When a command fails that should not, or says something else than it should.
+pub(super) fn run(cluster: &Cluster) -> Result<()> {
+    let kubectl = cluster.kubectl().in_folder(crate::root().join("manifests").join("examples"));
+    println!("\n  export KUBECONFIG={}", kubectl.kubeconfig().display());
+    println!("  cd manifests/examples");
+    restaurant(&kubectl)?;
+    wardle(&kubectl)?;
+    keys(cluster)
+}
+
+fn restaurant(kubectl: &Kubectl) -> Result<()> {
+    heading("The restaurant: a Rust API server behind its own etcd-proxy");
+    let services = "get apiservices v1alpha1.restaurant.programming-kubernetes.info v1beta1.restaurant.programming-kubernetes.info";
+    check(kubectl, services, "", &["True"])?;
+    check(
+        kubectl,
+        "create -f topping-mozzarella.yaml -f topping-salami.yaml -f topping-tomato.yaml",
+        "",
+        &["topping.restaurant.programming-kubernetes.info/mozzarella created"],
+    )?;
+    check(
+        kubectl,
+        "create -f pizza-margherita.yaml -f empty-pizza.yaml",
+        "",
+        &["margherita created", "salami created"],
+    )?;
+    check(kubectl, "get toppings,pizzas", "", &["mozzarella", "margherita", "1.1"])?;
+    check(
+        kubectl,
+        "get pizza margherita -o yaml",
+        "",
+        &["restaurant.programming-kubernetes.info/v1beta1", "quantity: 1"],
+    )?;
+    check(
+        kubectl,
+        "get pizzas.v1alpha1.restaurant.programming-kubernetes.info salami -o jsonpath={.spec.toppings}",
+        "",
+        &[r#"["salami","mozzarella","tomato"]"#],
+    )?;
+    check(kubectl, "explain pizza.spec", "", &["toppings"])?;
+    let refused = show(kubectl, "create -f -", UNKNOWN_TOPPING)?;
+    ensure!(
+        !refused.status.success() && refused.stderr.contains("is forbidden: unknown topping: pineapple"),
+        "a pizza with an unknown topping should have been refused"
+    );
+    Ok(())
+}
+
+fn wardle(kubectl: &Kubectl) -> Result<()> {
+    heading("Go's sample-apiserver, unmodified, behind another proxy on the same etcd");
+    check(kubectl, "create -f -", FLUNDER, &["flunder.wardle.example.com/my-first-flunder created"])?;
+    check(kubectl, "get flunders --show-labels", "", &["my-first-flunder", "sample-label=true"])
+}
+
+/// What each of them sees of the etcd that they share.
+fn keys(cluster: &Cluster) -> Result<()> {
+    heading("Where it all lies: the same etcdctl command, asked of each");
+    let tenants =
+        [("the restaurant's proxy", cluster.restaurant()?), ("the sample-apiserver's proxy", cluster.wardle()?)];
+    for (who, tenant) in tenants {
+        let proxy = tenant.proxy()?;
+        let keys = proxy.etcdctl().keys("")?;
+        println!("\n  $ etcdctl get \"\" --prefix --keys-only      # through {who}");
+        print_some(&keys, 8);
+        ensure!(!keys.is_empty(), "{who} shows no key at all");
+        ensure!(keys.iter().all(|key| belongs(key, tenant)), "{who} shows keys that are not its tenant's: {keys:?}");
+    }
+    println!(
+        "\n  $ etcdctl get \"\" --prefix --keys-only      # on the shared etcd, what the tenants have, and a few of the cluster's own keys"
+    );
+    let etcdctl = cluster.etcd.etcdctl();
+    for (_, tenant) in tenants {
+        let prefix = tenant.proxy()?.prefix();
+        // Informers of the servers themselves may still be writing; what was shown must be there.
+        let keys = poll::until("the tenant's keys on the shared etcd", Duration::from_secs(10), || {
+            let keys = etcdctl.keys(prefix)?;
+            ensure!(!keys.is_empty(), "none below {prefix}");
+            Ok(keys)
+        })?;
+        print_some(&keys, 8);
+    }
+    let own = etcdctl.keys("/registry/")?;
+    print_some(&own, 4);
+    ensure!(
+        !own.iter().any(|key| key.contains("margherita") || key.contains("flunder")),
+        "a tenant's object lies among the cluster's own keys"
+    );
+    Ok(())
+}
+
+fn belongs(key: &str, tenant: &Tenant) -> bool {
+    key.contains(tenant.server.api.group)
+}
+
+/// Shows a command and its output, and sees that it succeeds and says what it should.
+fn check(kubectl: &Kubectl, args: &str, stdin: &str, expected: &[&str]) -> Result<()> {
+    let outcome = show(kubectl, args, stdin)?;
+    let stdout = outcome.success().with_context(|| format!("kubectl {args}"))?;
+    for words in expected {
+        ensure!(stdout.contains(words), "`kubectl {args}` should have said {words:?}");
+    }
+    Ok(())
+}
+
+fn show(kubectl: &Kubectl, args: &str, stdin: &str) -> Result<Outcome> {
+    println!("\n  $ kubectl {args}");
+    let words: Vec<&str> = args.split(' ').collect();
+    if !stdin.is_empty() {
+        print_indented(stdin, "  > ");
+    }
+    let outcome = kubectl.run_with_input(&words, stdin)?;
+    print_indented(&outcome.stdout, "  ");
+    print_indented(&outcome.stderr, "  ");
+    Ok(outcome)
+}
+
+fn heading(text: &str) {
+    println!("\n── {text}");
+}
+
+fn print_indented(text: &str, indent: &str) {
+    for line in text.lines() {
+        println!("{indent}{line}");
+    }
+}
+
+fn print_some(lines: &[String], count: usize) {
+    for line in lines.iter().take(count) {
+        println!("  {line}");
+    }
+    if let Some(more) = lines.len().checked_sub(count).filter(|more| *more > 0) {
+        println!("  … and {more} more");
+    }
+}
