@@ -6,6 +6,7 @@
 mod aggregated;
 mod control_plane;
 mod etcd;
+mod informer;
 mod kubectl;
 mod proxy;
 
@@ -18,6 +19,7 @@ pub use self::{
     aggregated::{AggregatedServer, Api, RESTAURANT, WARDLE, wait_unavailable},
     control_plane::{ControllerManager, FRONT_PROXY, KubeApiserver, MASTERS},
     etcd::{Endpoint, Etcd, Etcdctl},
+    informer::{Event, Informer},
     kubectl::{Kubectl, Server},
     proxy::EtcdProxy,
 };

@@ -114,14 +114,26 @@ impl Ca {
     }
 }
 
-/// Writes a new key pair and answers the path of the private key, as kube-apiserver wants one to sign the tokens of
-/// service accounts with.
+/// A key pair without certificate.
+#[derive(Clone, Debug)]
+pub struct SigningKey {
+    /// The private key (PKCS #8, mode 0600).
+    pub private: PathBuf,
+    /// The public key.
+    pub public: PathBuf,
+}
+
+/// Writes a new key pair to `<path>.key` and `<path>.pub`: kube-apiserver wants one to sign the tokens of service
+/// accounts with.
 ///
 /// # Errors
-/// When the file cannot be written.
-pub fn signing_key(path: PathBuf) -> Result<PathBuf> {
-    write(&path, KeyPair::generate()?.serialize_pem().as_bytes(), 0o600)?;
-    Ok(path)
+/// When a file cannot be written.
+pub fn signing_key(path: &Path) -> Result<SigningKey> {
+    let pair = KeyPair::generate()?;
+    let key = SigningKey { private: path.with_extension("key"), public: path.with_extension("pub") };
+    write(&key.private, pair.serialize_pem().as_bytes(), 0o600)?;
+    write(&key.public, pair.public_key_pem().as_bytes(), 0o644)?;
+    Ok(key)
 }
 
 /// Writes a file with exactly these rights from the start, so that a key is never readable in between.

@@ -9,7 +9,7 @@ use super::{
     kubectl::{Kubectl, Server},
 };
 use crate::{
-    pki::{self, Ca, Identity, Request},
+    pki::{self, Ca, Identity, Request, SigningKey},
     process::{Process, Spec},
     site::{Site, free_port},
     tools::{Tool, Tools},
@@ -37,7 +37,7 @@ pub struct KubeApiserver {
     server: Server,
     port: u16,
     admin: Kubectl,
-    service_account_key: std::path::PathBuf,
+    service_account_key: SigningKey,
 }
 
 /// kube-controller-manager: the namespace controller and the garbage collector among others.
@@ -64,7 +64,7 @@ impl KubeApiserver {
             server_names: &names,
             client: false,
         })?;
-        let service_account_key = pki::signing_key(site.path("pki/service-accounts.key"))?;
+        let service_account_key = pki::signing_key(&site.path("pki/service-accounts"))?;
         let port = free_port()?;
         let spec = Spec::new("kube-apiserver", tools.path(Tool::KubeApiserver)?);
         let spec = etcd
@@ -78,8 +78,8 @@ impl KubeApiserver {
             .flag("client-ca-file", cluster_ca.cert())
             .flag("authorization-mode", "RBAC")
             .flag("service-account-issuer", "https://kubernetes.default.svc")
-            .flag("service-account-signing-key-file", &service_account_key)
-            .flag("service-account-key-file", &service_account_key)
+            .flag("service-account-signing-key-file", &service_account_key.private)
+            .flag("service-account-key-file", &service_account_key.public)
             .flag("service-cluster-ip-range", "10.96.0.0/16")
             // No pod ever asks for it, and loopback addresses are no endpoints.
             .flag("endpoint-reconciler-type", "none")
@@ -161,7 +161,7 @@ impl ControllerManager {
             .flag("authentication-kubeconfig", &kubeconfig)
             .flag("authorization-kubeconfig", &kubeconfig)
             .flag("root-ca-file", ca.cert())
-            .flag("service-account-private-key-file", &apiserver.service_account_key)
+            .flag("service-account-private-key-file", &apiserver.service_account_key.private)
             .flag("use-service-account-credentials", "true")
             // There is one, and it is to take up its work at once when it is started again.
             .flag("leader-elect", "false");
