@@ -17,6 +17,8 @@ mod status;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
+use proto::etcdserverpb::kv_client::KvClient;
+
 pub use self::{
     body::UpstreamBody,
     endpoint::{Address, Endpoint, EndpointError},
@@ -43,6 +45,9 @@ pub struct UpstreamConfig {
     /// How long an unanswered ping is waited for.
     pub keepalive_timeout: Duration,
 }
+
+/// A client of the upstream's KV service.
+pub type Kv = KvClient<UpstreamChannel>;
 
 /// Connections to the shared etcd. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -90,6 +95,11 @@ impl Upstream {
     /// The connections for unary calls.
     pub fn unary(&self) -> UpstreamChannel {
         self.unary.clone()
+    }
+
+    /// A client of the upstream's KV service, for answers of any size.
+    pub fn kv(&self) -> Kv {
+        KvClient::new(self.unary()).max_decoding_message_size(usize::MAX)
     }
 
     /// The connections for streams.

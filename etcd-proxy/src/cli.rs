@@ -1,0 +1,97 @@
+//! The command line: etcd's flag names, also by environment (`ETCD_PROXY_*`), and etcd's manner of speaking.
+//!
+//! Nothing is validated here beyond the form of single values; [`crate::config`] does the rest.
+
+mod help;
+mod refused;
+mod serve;
+mod shared;
+mod tools;
+mod values;
+
+use std::ffi::OsString;
+
+use clap::{Args, Command, FromArgMatches, error::ErrorKind};
+
+pub use self::{
+    serve::{CompactionArg, LimitArgs, ListenArgs, SecurityArgs, ServeArgs, ViewArgs},
+    shared::{LogArgs, LogFormat, LogLevel, TenantArgs, UpstreamArgs},
+    tools::{ClaimArgs, LeaveArgs, OwnerArgs, ReleaseArgs},
+};
+
+/// What the process is asked to do.
+#[derive(Clone, Debug)]
+pub enum Invocation {
+    /// Serve one tenant.
+    Serve(Box<ServeArgs>),
+    /// Claim a prefix.
+    Claim(Box<ClaimArgs>),
+    /// Give a claimed prefix back.
+    Release(Box<ReleaseArgs>),
+}
+
+const SERVE: &str = "serve";
+const CLAIM: &str = "claim";
+const RELEASE: &str = "release";
+
+/// Reads the command line and the environment; `args` begins with the program's name.
+///
+/// # Errors
+/// clap's errors, requests for help and for the version among them: [`clap::Error::exit`] treats each as it should be.
+/// A flag of etcd or of its grpc-proxy that is not honoured here is an error that says why.
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Invocation, clap::Error> {
+    let args = normalise(args);
+    refused::check(&args, environment).map_err(|refusal| command().error(ErrorKind::UnknownArgument, refusal))?;
+    let matches = command().try_get_matches_from(args)?;
+    match matches.subcommand() {
+        Some((CLAIM, matches)) => Ok(Invocation::Claim(Box::new(ClaimArgs::from_arg_matches(matches)?))),
+        Some((RELEASE, matches)) => Ok(Invocation::Release(Box::new(ReleaseArgs::from_arg_matches(matches)?))),
+        Some((_, matches)) => Ok(Invocation::Serve(Box::new(ServeArgs::from_arg_matches(matches)?))),
+        None => Err(command().error(ErrorKind::MissingSubcommand, "no command")),
+    }
+}
+
+/// The whole command line as clap knows it.
+pub fn command() -> Command {
+    let serve = ServeArgs::augment_args(Command::new(SERVE)).about("Serve one tenant (the default command).");
+    let claim = ClaimArgs::augment_args(Command::new(CLAIM)).about("Claim a prefix on the upstream for one tenant.");
+    let release = ReleaseArgs::augment_args(Command::new(RELEASE)).about("Give a claimed prefix back.");
+    let version = concat!(env!("CARGO_PKG_VERSION"));
+    let root = Command::new("etcd-proxy")
+        .version(version)
+        .disable_help_subcommand(true)
+        .subcommand_required(true)
+        .override_help(help::root(&serve));
+    [serve, claim, release].into_iter().fold(root, |root, command| {
+        let help = help::command(&command);
+        root.subcommand(command.version(version).override_help(help))
+    })
+}
+
+/// Puts the default command in, and a second dash before flags that Go programs accept with one.
+fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = args.into_iter();
+    let mut normal: Vec<OsString> = args.next().into_iter().collect();
+    let mut rest: Vec<OsString> = args.map(two_dashes).collect();
+    match rest.first().and_then(|first| first.to_str()) {
+        Some(SERVE | CLAIM | RELEASE | "-h" | "--help" | "-V" | "--version") => {}
+        // A word that is not a flag: let clap say that it is no command.
+        Some(word) if !word.starts_with('-') => {}
+        _ => normal.push(SERVE.into()),
+    }
+    normal.append(&mut rest);
+    normal
+}
+
+fn two_dashes(arg: OsString) -> OsString {
+    match arg.to_str() {
+        Some(text) if text.len() > 2 && text.starts_with('-') && !text.starts_with("--") => format!("-{text}").into(),
+        _ => arg,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! The flags of `serve`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::{LogArgs, TenantArgs, UpstreamArgs, values};
+
+/// Flags of `serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Which tenant is served.
+    #[command(flatten)]
+    pub tenant: TenantArgs,
+    /// What the tenant sees.
+    #[command(flatten)]
+    pub view: ViewArgs,
+    /// Where clients connect.
+    #[command(flatten)]
+    pub listen: ListenArgs,
+    /// Certificates shown to and demanded of clients.
+    #[command(flatten)]
+    pub security: SecurityArgs,
+    /// The shared etcd.
+    #[command(flatten)]
+    pub upstream: UpstreamArgs,
+    /// What is bounded.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Logging.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// What the tenant sees.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Tenant")]
+pub struct ViewArgs {
+    /// Human-readable name of the one member that member lists show.
+    #[arg(long, env = "ETCD_PROXY_NAME", default_value = "etcd-proxy")]
+    pub name: String,
+    /// What the tenant's compactions do: virtual (the tenant itself no longer sees its old revisions, the shared history
+    /// stays) or deny.
+    #[arg(long, env = "ETCD_PROXY_COMPACTION_POLICY", default_value = "virtual")]
+    pub compaction_policy: CompactionArg,
+}
+
+/// What the tenant's compactions do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompactionArg {
+    /// They move the tenant's watermark.
+    Virtual,
+    /// They are refused.
+    Deny,
+}
+
+/// Where clients connect, and how the process ends.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Clients")]
+pub struct ListenArgs {
+    /// List of URLs to listen on for client grpc traffic and http: http://IP:PORT, https://IP:PORT, unix:///PATH or
+    /// unixs:///PATH.
+    #[arg(long, env = "ETCD_PROXY_LISTEN_CLIENT_URLS", value_delimiter = ',', default_value = "http://localhost:2379")]
+    pub listen_client_urls: Vec<String>,
+    /// Listen on HOST:PORT, as grpc-proxy spells it: with TLS if --cert-file is given. In place of --listen-client-urls.
+    #[arg(long, env = "ETCD_PROXY_LISTEN_ADDR")]
+    pub listen_addr: Option<String>,
+    /// List of this proxy's client URLs as member lists name them. Without it, those of --listen-client-urls.
+    #[arg(long, env = "ETCD_PROXY_ADVERTISE_CLIENT_URLS", value_delimiter = ',', visible_alias = "advertise-client-url")]
+    pub advertise_client_urls: Vec<String>,
+    /// List of URLs to listen on for the /metrics, /livez, /readyz, /health and /version endpoints. For https, the
+    /// client URL TLS info is used.
+    #[arg(long, env = "ETCD_PROXY_LISTEN_METRICS_URLS", value_delimiter = ',', visible_alias = "metrics-addr")]
+    pub listen_metrics_urls: Vec<String>,
+    /// Permissions of unix sockets, in octal.
+    #[arg(long, env = "ETCD_PROXY_UNIX_SOCKET_MODE", value_parser = values::mode, default_value = "0600")]
+    pub unix_socket_mode: u32,
+    /// Serve plaintext on addresses other than loopback and unix sockets. Everyone who reaches the port is the tenant.
+    #[arg(long, env = "ETCD_PROXY_ALLOW_PLAINTEXT", value_parser = values::boolean,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    pub allow_plaintext: bool,
+    /// Time between the signal to end and the closing of the listeners, with /readyz failing already, for load
+    /// balancers to notice.
+    #[arg(long, env = "ETCD_PROXY_SHUTDOWN_DELAY", value_parser = values::duration, default_value = "0s")]
+    pub shutdown_delay: Duration,
+    /// Longest time that requests under way get to finish once the listeners are closed.
+    #[arg(long, env = "ETCD_PROXY_DRAIN_TIMEOUT", value_parser = values::duration, default_value = "10s")]
+    pub drain_timeout: Duration,
+    /// Frequency duration of server-to-client ping to check if a connection is alive (0 to disable).
+    #[arg(long, env = "ETCD_PROXY_GRPC_KEEPALIVE_INTERVAL", value_parser = values::duration, default_value = "2h")]
+    pub grpc_keepalive_interval: Duration,
+    /// Additional duration of wait before closing a non-responsive connection.
+    #[arg(long, env = "ETCD_PROXY_GRPC_KEEPALIVE_TIMEOUT", value_parser = values::duration, default_value = "20s")]
+    pub grpc_keepalive_timeout: Duration,
+}
+
+/// Certificates shown to and demanded of clients. The names are etcd's.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Security")]
+pub struct SecurityArgs {
+    /// Path to the client server TLS cert file.
+    #[arg(long, env = "ETCD_PROXY_CERT_FILE")]
+    pub cert_file: Option<PathBuf>,
+    /// Path to the client server TLS key file.
+    #[arg(long, env = "ETCD_PROXY_KEY_FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Enable client cert authentication. Needs --trusted-ca-file, which alone enables it, too.
+    #[arg(long, env = "ETCD_PROXY_CLIENT_CERT_AUTH", value_parser = values::boolean,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    pub client_cert_auth: bool,
+    /// Path to the client server TLS trusted CA cert file.
+    #[arg(long, env = "ETCD_PROXY_TRUSTED_CA_FILE")]
+    pub trusted_ca_file: Option<PathBuf>,
+    /// Comma-separated list of common names for client cert authentication.
+    #[arg(long, env = "ETCD_PROXY_CLIENT_CERT_ALLOWED_CN", value_delimiter = ',')]
+    pub client_cert_allowed_cn: Vec<String>,
+    /// Comma-separated list of SAN hostnames for client cert authentication.
+    #[arg(long, env = "ETCD_PROXY_CLIENT_CERT_ALLOWED_HOSTNAME", value_delimiter = ',')]
+    pub client_cert_allowed_hostname: Vec<String>,
+    /// Minimum TLS version. Possible values: TLS1.2, TLS1.3.
+    #[arg(long, env = "ETCD_PROXY_TLS_MIN_VERSION", default_value = "TLS1.2")]
+    pub tls_min_version: String,
+    /// Maximum TLS version. Possible values: TLS1.2, TLS1.3 (empty for the newest).
+    #[arg(long, env = "ETCD_PROXY_TLS_MAX_VERSION", default_value = "")]
+    pub tls_max_version: String,
+    /// How often certificate and CA files, also those of the upstream, are looked at for changes.
+    #[arg(long, env = "ETCD_PROXY_CERT_RELOAD_INTERVAL", value_parser = values::duration, default_value = "10s")]
+    pub cert_reload_interval: Duration,
+}
+
+/// What is bounded.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Maximum client request size in bytes the server will accept. At most the upstream's own.
+    #[arg(long, env = "ETCD_PROXY_MAX_REQUEST_BYTES", default_value = "1572864")]
+    pub max_request_bytes: u32,
+    /// Maximum number of operations permitted in a transaction. At most the upstream's own.
+    #[arg(long, env = "ETCD_PROXY_MAX_TXN_OPS", default_value = "128")]
+    pub max_txn_ops: u32,
+    /// Maximum concurrent streams that each client can open at a time.
+    #[arg(long, env = "ETCD_PROXY_MAX_CONCURRENT_STREAMS", default_value = "4096")]
+    pub max_concurrent_streams: u32,
+    /// Maximum number of client connections. Further ones are closed at once.
+    #[arg(long, env = "ETCD_PROXY_MAX_CONNECTIONS", default_value = "4096")]
+    pub max_connections: usize,
+    /// Longest time that a new connection may take for its TLS handshake and its first bytes of HTTP.
+    #[arg(long, env = "ETCD_PROXY_HANDSHAKE_TIMEOUT", value_parser = values::duration, default_value = "10s")]
+    pub handshake_timeout: Duration,
+}

@@ -1,0 +1,87 @@
+//! What makes sense and what is refused.
+
+use super::*;
+use crate::cli::{Invocation, parse};
+
+fn config(flags: &str) -> Result<Config, ConfigError> {
+    let words = format!("etcd-proxy {flags}");
+    match parse(words.split_whitespace().map(Into::into), []) {
+        Ok(Invocation::Serve(args)) => Config::try_from(*args),
+        other => panic!("{flags}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_defaults_are_etcds() {
+    let config = config("--prefix=/a/").unwrap();
+    assert_eq!(config.clients, [ListenUrl { address: ListenAddress::Tcp("127.0.0.1:2379".parse().unwrap()), tls: false }]);
+    assert_eq!(config.advertise, ["http://127.0.0.1:2379"]);
+    assert_eq!(config.tenancy.meta_prefix.as_bytes(), b"/etcd-proxy.meta/");
+    assert_eq!((config.max_request_bytes, config.max_txn_ops), (1_572_864, 128));
+    assert!(config.metrics.is_empty());
+}
+
+#[test]
+fn what_is_unsafe_or_incomplete_is_refused_by_name() {
+    for (flags, words) in [
+        ("", "--prefix is missing"),
+        ("--prefix=", "--prefix is missing"),
+        ("--prefix=/a", "add the '/'"),
+        ("--prefix=/registry/", "--force"),
+        ("--prefix=/registry/a/", "kube-apiserver"),
+        ("--prefix=/", "overlaps --meta-prefix"),
+        ("--prefix=/ --force", "overlaps --meta-prefix"),
+        ("--prefix=/etcd-proxy.meta/a/ --force", "overlaps --meta-prefix"),
+        ("--prefix=/a/ --meta-prefix=/m", "--meta-prefix"),
+        ("--prefix=/a/ --listen-client-urls=http://0.0.0.0:2379", "--allow-plaintext"),
+        ("--prefix=/a/ --listen-client-urls=http://0.0.0.0:2379 --allow-plaintext", "--advertise-client-urls is missing"),
+        ("--prefix=/a/ --listen-client-urls=https://127.0.0.1:2379", "--cert-file"),
+        ("--prefix=/a/ --listen-client-urls=http://example.com:2379", "IP address"),
+        ("--prefix=/a/ --listen-client-urls=unix://relative", "absolute"),
+        ("--prefix=/a/ --listen-client-urls=ftp://127.0.0.1:1", "scheme"),
+        ("--prefix=/a/ --listen-client-urls=", "--listen-client-urls is empty"),
+        ("--prefix=/a/ --cert-file=c", "--key-file"),
+        ("--prefix=/a/ --key-file=c", "--cert-file"),
+        ("--prefix=/a/ --cert-file=c --key-file=k --client-cert-auth", "--trusted-ca-file"),
+        ("--prefix=/a/ --cert-file=c --key-file=k --client-cert-allowed-cn=x", "--trusted-ca-file"),
+        ("--prefix=/a/ --trusted-ca-file=ca", "--cert-file"),
+        ("--prefix=/a/ --client-cert-allowed-cn=x --client-cert-allowed-hostname=y", "exclude each other"),
+        ("--prefix=/a/ --tls-min-version=TLS1.1", "TLS1.2 and TLS1.3"),
+        ("--prefix=/a/ --tls-min-version=TLS1.3 --tls-max-version=TLS1.2", "leave no version"),
+        ("--prefix=/a/ --endpoints=https://etcd:2379", "--cacert"),
+        ("--prefix=/a/ --endpoints=https://etcd:2379 --cert=c --key=k", "--cacert"),
+        ("--prefix=/a/ --cacert=ca --cert=c", "--key"),
+        ("--prefix=/a/ --endpoints=etcd", "port is missing"),
+        ("--prefix=/a/ --endpoints=", "--endpoints is empty"),
+        ("--prefix=/a/ --keepalive-time=4s", "at least 10s"),
+        ("--prefix=/a/ --max-connections=0", "--max-connections"),
+        ("--prefix=/a/ --listen-addr=127.0.0.1:1 --listen-client-urls=http://127.0.0.1:2", "--listen-addr"),
+        ("--prefix=/a/ --advertise-client-urls=http://nowhere", "--advertise-client-urls"),
+    ] {
+        match config(flags) {
+            Err(error) => assert!(error.to_string().contains(words), "{flags}: {error}"),
+            Ok(_) => panic!("{flags} was accepted"),
+        }
+    }
+}
+
+#[test]
+fn what_is_forced_is_accepted() {
+    assert!(config("--prefix=/registry/ --force").is_ok());
+    assert!(config("--prefix=a --allow-unterminated-prefix").is_ok());
+    let open = config("--prefix=/a/ --listen-client-urls=http://0.0.0.0:1 --allow-plaintext --advertise-client-urls=http://h:1");
+    assert_eq!(open.unwrap().advertise, ["http://h:1"]);
+}
+
+#[test]
+fn grpc_proxys_flags_mean_what_they_mean_there() {
+    let config = config(
+        "--namespace=/a/ --listen-addr=127.0.0.1:23790 --advertise-client-url=127.0.0.1:23790 --metrics-addr=http://127.0.0.1:1 \
+         --cert-file=c --key-file=k --trusted-ca-file=ca --endpoints=127.0.0.1:2379 --cacert=ca",
+    )
+    .unwrap();
+    assert_eq!(config.clients[0].to_string(), "https://127.0.0.1:23790");
+    assert_eq!(config.advertise, ["https://127.0.0.1:23790"]);
+    assert_eq!(config.metrics[0].to_string(), "http://127.0.0.1:1");
+    assert!(config.upstream.config.endpoints[0].tls);
+}

@@ -1,0 +1,265 @@
+//! Is it alive, is it ready: etcd's HTTP endpoints, Kubernetes' probes, grpc.health.v1, and the metrics' exposition.
+//!
+//! Probes ask when they are asked: nothing polls the upstream in the background. They use the tenant's own services, so that
+//! what they find is what a client would find.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode, Uri,
+    header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+};
+use http_body_util::Full;
+use prometheus_client::registry::Registry;
+use proto::etcdserverpb::{
+    AlarmRequest, AlarmType, RangeRequest, StatusRequest, alarm_request::AlarmAction, kv_client::KvClient,
+    maintenance_client::MaintenanceClient,
+};
+use serde::Serialize;
+use tokio::time::timeout;
+use tonic::{Code, Status, body::Body};
+use tonic_health::{
+    ServingStatus,
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService as ReportedHealth},
+};
+use tower::Service;
+
+use crate::{drain::Shutdown, gate::Gate};
+
+/// The gRPC health service.
+pub type HealthService = HealthServer<ReportedHealth>;
+
+/// The whole server, as grpc.health.v1 names it and as etcd reports it.
+const WHOLE_SERVER: &str = "";
+
+/// How long the upstream gets to answer a probe. Kubernetes' own timeout is 1 s unless set; etcd waits 7 s for `/health`.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The key that probes read: a tenant may or may not have it.
+const PROBED: &[u8] = b"health";
+
+/// Answers etcd's HTTP endpoints and the probes.
+#[derive(Clone, Debug)]
+pub struct Probes<S> {
+    tenant: S,
+    gate: Gate,
+    shutdown: Shutdown,
+    registry: Arc<Registry>,
+}
+
+/// Body of `/health`.
+#[derive(Serialize)]
+struct Health {
+    health: &'static str,
+    reason: String,
+}
+
+/// Body of `/version`.
+#[derive(Serialize)]
+struct Versions {
+    etcdserver: String,
+    etcdcluster: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    storage: String,
+}
+
+/// Creates the gRPC health service, not serving, and what reports to it.
+pub async fn grpc_health() -> (HealthReporter, HealthService) {
+    let reporter = HealthReporter::new();
+    report(&reporter, false).await;
+    let service = HealthServer::new(ReportedHealth::from_health_reporter(reporter.clone()));
+    (reporter, service)
+}
+
+/// Tells grpc.health.v1 whether the server serves.
+pub async fn report(reporter: &HealthReporter, serving: bool) {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    reporter.set_service_status(WHOLE_SERVER, status).await;
+}
+
+// === impl Probes ===
+
+impl<S> Probes<S> {
+    /// Probes that look through `tenant`, the tenant's services.
+    pub fn new(tenant: S, gate: Gate, shutdown: Shutdown, registry: Arc<Registry>) -> Self {
+        Self { tenant, gate, shutdown, registry }
+    }
+}
+
+impl<S> Probes<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
+    /// The endpoints of the client port: `/health` and `/version`.
+    pub(crate) async fn client(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
+        match uri.path() {
+            "/health" | "/version" if method != Method::GET => method_not_allowed(),
+            "/health" => self.health(uri).await,
+            "/version" => self.version().await,
+            _ => not_found(),
+        }
+    }
+
+    /// The endpoints of the metrics port.
+    pub(crate) async fn metrics(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
+        match uri.path() {
+            "/livez" | "/readyz" | "/metrics" if method != Method::GET => method_not_allowed(),
+            "/livez" => text(StatusCode::OK, "ok\n"),
+            "/readyz" => self.readyz(uri).await,
+            "/metrics" => self.exposition(),
+            _ => self.client(method, uri).await,
+        }
+    }
+
+    /// As etcd's (`etcdhttp/health.go`): alarms, then a read.
+    async fn health(&self, uri: &Uri) -> Response<Full<Bytes>> {
+        let serializable = query(uri, "serializable").any(|value| value == "true");
+        let reason = match self.alarm(uri).await {
+            Some(alarm) => Some(format!("ALARM {alarm}")),
+            None => self.read(serializable).await.err().map(|status| format!("RANGE ERROR:{}", status.message())),
+        };
+        let (status, health) = match &reason {
+            None => (StatusCode::OK, "true"),
+            Some(reason) => {
+                tracing::warn!(reason, "serving /health false");
+                (StatusCode::SERVICE_UNAVAILABLE, "false")
+            }
+        };
+        let body = serde_json::to_string(&Health { health, reason: reason.unwrap_or_default() }).unwrap_or_default();
+        match status {
+            StatusCode::OK => text(status, body),
+            // Go's http.Error ends the line.
+            _ => text(status, format!("{body}\n")),
+        }
+    }
+
+    /// As etcd's (`etcdhttp/version.go`), of the upstream.
+    async fn version(&self) -> Response<Full<Bytes>> {
+        let mut client = MaintenanceClient::new(self.tenant.clone());
+        match patient(client.status(StatusRequest::default())).await {
+            Ok(status) => {
+                let mut parts = status.version.split('.');
+                let cluster = match (parts.next(), parts.next()) {
+                    (Some(major), Some(minor)) => format!("{major}.{minor}.0"),
+                    _ => "not_decided".to_owned(),
+                };
+                let versions =
+                    Versions { etcdcluster: cluster, etcdserver: status.version, storage: status.storage_version };
+                let body = serde_json::to_string(&versions).unwrap_or_default();
+                respond(StatusCode::OK, "application/json", body)
+            }
+            Err(status) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", status.message())),
+        }
+    }
+
+    /// In the form of etcd's `/readyz`.
+    async fn readyz(&self, uri: &Uri) -> Response<Full<Bytes>> {
+        let excluded: Vec<&str> = query(uri, "exclude").collect();
+        let mut reasons = String::new();
+        let mut failed = false;
+        for check in ["shutdown", "claims", "upstream"] {
+            if excluded.contains(&check) {
+                continue;
+            }
+            let problem = match check {
+                "shutdown" if self.shutdown.leaving().is_cancelled() => Some("shutting down".to_owned()),
+                "claims" if !self.gate.is_open() => Some("claims could not be checked yet".to_owned()),
+                "upstream" if self.gate.is_open() => self.read(false).await.err().map(|status| status.message().to_owned()),
+                "upstream" => Some("not reached yet".to_owned()),
+                _ => None,
+            };
+            match problem {
+                None => reasons.push_str(&format!("[+]{check} ok\n")),
+                Some(problem) => {
+                    failed = true;
+                    reasons.push_str(&format!("[-]{check} failed: {problem}\n"));
+                }
+            }
+        }
+        if failed {
+            tracing::warn!(reasons, "not ready");
+            return text(StatusCode::SERVICE_UNAVAILABLE, reasons + "\n");
+        }
+        match query(uri, "verbose").next() {
+            Some(_) => text(StatusCode::OK, reasons + "ok\n"),
+            None => text(StatusCode::OK, "ok\n"),
+        }
+    }
+
+    fn exposition(&self) -> Response<Full<Bytes>> {
+        let mut exposition = String::new();
+        match prometheus_client::encoding::text::encode(&mut exposition, &self.registry) {
+            Ok(()) => respond(
+                StatusCode::OK,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                exposition,
+            ),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be encoded: {error}\n")),
+        }
+    }
+
+    /// The first alarm that is not excluded. Where alarms are not to be seen there are none.
+    async fn alarm(&self, uri: &Uri) -> Option<&'static str> {
+        let request = AlarmRequest { action: AlarmAction::Get.into(), ..Default::default() };
+        let answer = patient(MaintenanceClient::new(self.tenant.clone()).alarm(request)).await.ok()?;
+        answer.alarms.iter().find_map(|alarm| {
+            let name = match alarm.alarm() {
+                AlarmType::Nospace => "NOSPACE",
+                AlarmType::Corrupt => "CORRUPT",
+                AlarmType::None => return None,
+            };
+            (!query(uri, "exclude").any(|excluded| excluded == name)).then_some(name)
+        })
+    }
+
+    async fn read(&self, serializable: bool) -> Result<(), Status> {
+        let request = RangeRequest {
+            key: Bytes::from_static(PROBED),
+            keys_only: true,
+            limit: 1,
+            serializable,
+            ..Default::default()
+        };
+        patient(KvClient::new(self.tenant.clone()).range(request)).await.map(drop)
+    }
+}
+
+async fn patient<T>(answer: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
+    match timeout(PATIENCE, answer).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::new(Code::DeadlineExceeded, "context deadline exceeded")),
+    }
+}
+
+fn query<'a>(uri: &'a Uri, name: &'static str) -> impl Iterator<Item = &'a str> {
+    uri.query()
+        .unwrap_or_default()
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .filter_map(move |(key, value)| (key == name).then_some(value))
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    respond(status, "text/plain; charset=utf-8", body)
+}
+
+fn respond(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn method_not_allowed() -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed\n");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+    response
+}
+
+fn not_found() -> Response<Full<Bytes>> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}

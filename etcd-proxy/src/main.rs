@@ -1,0 +1,66 @@
+//! The `etcd-proxy` program: reads the command line, sets up logging and the runtime, and runs the command.
+
+use std::{
+    env,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use etcd_proxy::{
+    cli::{self, Invocation, LogArgs, LogFormat, LogLevel, ServeArgs},
+    config::Config,
+    serve, tools,
+};
+use tokio::runtime;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{Layer, filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+fn main() -> ExitCode {
+    let result = match cli::parse(env::args_os(), env::vars_os()) {
+        Ok(Invocation::Serve(args)) => {
+            init_logging(&args.log);
+            serve(*args).inspect_err(|error| tracing::error!("not serving: {error}"))
+        }
+        Ok(Invocation::Claim(args)) => tool(&args.log, tools::claim(*args.clone())),
+        Ok(Invocation::Release(args)) => tool(&args.log, tools::release(*args.clone())),
+        Err(error) => error.exit(),
+    };
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve(args: ServeArgs) -> Result<()> {
+    let config = Config::try_from(args)?;
+    Ok(runtime()?.block_on(serve::serve(config))?)
+}
+
+/// Runs a command for a person at a terminal, who is told in plain words what went wrong.
+fn tool(log: &LogArgs, command: impl Future<Output = Result<(), tools::ToolError>>) -> Result<()> {
+    init_logging(log);
+    let result = runtime().and_then(|runtime| Ok(runtime.block_on(command)?));
+    result.inspect_err(|error| _ = writeln!(io::stderr(), "Error: {error}"))
+}
+
+/// One thread: handing a request from thread to thread costs more than the work on it does. All that a request touches
+/// (its connection, the upstream's connections) belongs to this runtime, so that one such runtime per core can stand side
+/// by side.
+fn runtime() -> Result<runtime::Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
+}
+
+fn init_logging(args: &LogArgs) {
+    let level = match args.log_level {
+        _ if args.debug => LevelFilter::DEBUG,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Error | LogLevel::Panic | LogLevel::Fatal => LevelFilter::ERROR,
+    };
+    // The libraries' debug messages are single HTTP/2 frames.
+    let targets = Targets::new().with_default(level.min(LevelFilter::INFO)).with_target("etcd_proxy", level);
+    let layer = match args.log_format {
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        LogFormat::Console => fmt::layer().with_writer(io::stderr).boxed(),
+    };
+    tracing_subscriber::registry().with(layer.with_filter(targets)).init();
+}

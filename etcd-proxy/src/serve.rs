@@ -1,0 +1,146 @@
+//! The serving process: everything put together, and taken apart in order.
+
+use std::{io, sync::Arc};
+
+use prometheus_client::registry::Registry;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    config::{Config, ListenUrl},
+    drain::{Shutdown, Signals},
+    gate::Gate,
+    health::{Probes, grpc_health, report},
+    meta::MetaLayout,
+    metrics::Metrics,
+    server::{BindError, ClientRoutes, Listener, MetricsRoutes, Server},
+    service,
+    startup::{StartupError, Verdict, check, check_until_answered},
+    tenant::{Tenant, TenantConfig},
+    tls::{Reload, ServerTls, TlsError, keep_fresh},
+    unknown::SchemaError,
+    upstream::Upstream,
+};
+
+/// Why the process does not serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Listeners.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The prefix must not be served.
+    #[error(transparent)]
+    Startup(#[from] StartupError),
+    /// The compiled-in descriptors.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// Signals.
+    #[error("cannot install the signal handlers: {0}")]
+    Signals(#[source] io::Error),
+}
+
+/// Serves one tenant until SIGTERM or SIGINT, and finishes what is under way then.
+///
+/// # Errors
+/// When it cannot start, or when it turns out, once the upstream can be asked, that the prefix must not be served.
+pub async fn serve(config: Config) -> Result<(), ServeError> {
+    let mut signals = Signals::install().map_err(ServeError::Signals)?;
+    let tls = config.tls.clone().map(ServerTls::load).transpose()?.map(Arc::new);
+    let upstream_config = config.upstream.load()?;
+    let certificates = tls
+        .iter()
+        .map(|tls| tls.clone() as Arc<dyn Reload>)
+        .chain(upstream_config.tls.iter().map(|tls| tls.clone() as Arc<dyn Reload>))
+        .collect();
+    let clients = bind(&config, &config.clients).await?;
+    let probes = bind(&config, &config.metrics).await?;
+    if tls.is_some() && clients.iter().any(|listener| !listener.is_tls()) {
+        tracing::warn!("--cert-file and --key-file are not used by the http and unix URLs of --listen-client-urls");
+    }
+
+    let shutdown = Shutdown::default();
+    let connections = TaskTracker::new();
+    let background = TaskTracker::new();
+    background.spawn(keep_fresh(certificates, config.cert_reload_interval, shutdown.closing().clone()));
+
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let upstream = Upstream::new(upstream_config);
+    let tenant = Tenant::new(tenant_config(&config), upstream.clone(), metrics, shutdown.closing().clone());
+    let gate = Gate::default();
+    let services = gate.before(service::router(tenant.clone())?);
+    let (reporter, health) = grpc_health().await;
+    let checks = Probes::new(services.clone(), gate.clone(), shutdown.clone(), Arc::new(registry));
+
+    // Asked before anything is answered, so that a refusal is seen at once; if there is no answer, asked again beside.
+    let verdict = tokio::select! {
+        verdict = check(&config.tenancy, &upstream) => verdict,
+        signal = signals.next() => {
+            tracing::info!(signal, "stopped before serving");
+            return Ok(());
+        }
+    };
+    let answered = match verdict {
+        Verdict::Refuse(error) => return Err(error.into()),
+        Verdict::Serve => true,
+        Verdict::Later => false,
+    };
+
+    let server = Server::new(config.connections.clone(), connections.clone(), shutdown.clone());
+    for listener in clients {
+        let tls = tls.clone().filter(|_| listener.is_tls());
+        let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone());
+        server.serve(listener, tls, routes);
+    }
+    for listener in probes {
+        let tls = tls.clone().filter(|_| listener.is_tls());
+        server.serve(listener, tls, MetricsRoutes::new(checks.clone()));
+    }
+
+    let serving = async {
+        if !answered {
+            check_until_answered(&config.tenancy, &upstream).await?;
+        }
+        tenant.start(&background);
+        gate.open();
+        report(&reporter, true).await;
+        tracing::info!(prefix = %config.tenancy.prefix, version = env!("CARGO_PKG_VERSION"), "serving");
+        std::future::pending::<Result<(), StartupError>>().await
+    };
+    let result = tokio::select! {
+        refused = serving => refused.map_err(ServeError::from),
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            Ok(())
+        }
+    };
+    report(&reporter, false).await;
+    shutdown.run(config.shutdown, &mut signals, &connections).await;
+    background.close();
+    background.wait().await;
+    tracing::info!("stopped");
+    result
+}
+
+async fn bind(config: &Config, urls: &[ListenUrl]) -> Result<Vec<Listener>, BindError> {
+    let mut listeners = Vec::with_capacity(urls.len());
+    for url in urls {
+        listeners.push(Listener::bind(url.clone(), config.connections.unix_socket_mode).await?);
+    }
+    Ok(listeners)
+}
+
+fn tenant_config(config: &Config) -> TenantConfig {
+    let meta = MetaLayout::new(config.tenancy.meta_prefix.clone());
+    TenantConfig {
+        member_name: config.name.clone(),
+        advertise_client_urls: config.advertise.clone(),
+        compaction: config.compaction,
+        max_txn_ops: config.max_txn_ops,
+        max_request_bytes: config.max_request_bytes,
+        ..TenantConfig::new(config.tenancy.prefix.clone(), meta)
+    }
+}

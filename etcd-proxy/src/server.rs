@@ -1,0 +1,149 @@
+//! Connections of clients: accepting them, TLS, HTTP/1.1 and HTTP/2 on one port, bounds, and their end.
+//!
+//! Nothing that one connection does ends the process or keeps the next one out: handshakes run in the connection's own task
+//! and under a time limit, accept errors are logged and waited out.
+
+mod connection;
+mod first_bytes;
+mod listener;
+mod routes;
+
+use std::{convert::Infallible, error::Error, fmt, io, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioTimer},
+    server::conn::auto,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
+};
+use tokio_util::task::TaskTracker;
+use tonic::body::Body;
+
+use self::connection::Connection;
+pub use self::{
+    listener::{BindError, Listener, Peer},
+    routes::{ClientRoutes, MetricsRoutes},
+};
+use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTls};
+
+/// Pause after an accept error that will not go away by itself at once (no file descriptors, no memory).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers the requests of one kind of listener.
+pub trait Handler: Clone + Send + 'static {
+    /// The answer in the making.
+    type Future: Future<Output = Response<Body>> + Send + 'static;
+
+    /// Answers `request`. Failures are answers, too.
+    fn handle(&self, request: Request<Incoming>) -> Self::Future;
+}
+
+/// Serves listeners until the end.
+#[derive(Clone)]
+pub struct Server {
+    http: auto::Builder<TokioExecutor>,
+    settings: ConnectionSettings,
+    permits: Arc<Semaphore>,
+    connections: TaskTracker,
+    shutdown: Shutdown,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// A server whose connections are counted by `connections` and end with `shutdown`.
+    pub fn new(settings: ConnectionSettings, connections: TaskTracker, shutdown: Shutdown) -> Self {
+        let permits = Arc::new(Semaphore::new(settings.max_connections));
+        Self { http: http_builder(&settings), settings, permits, connections, shutdown }
+    }
+
+    /// Accepts connections on `listener` until the process closes.
+    pub fn serve(&self, listener: Listener, tls: Option<Arc<ServerTls>>, handler: impl Handler) {
+        let server = self.clone();
+        self.connections.spawn(async move {
+            tracing::info!(url = %listener, "listening");
+            while let Some(accepted) = server.shutdown.closing().run_until_cancelled(listener.accept()).await {
+                match accepted {
+                    Ok((stream, peer)) => server.accepted(stream, peer, tls.as_ref(), &handler),
+                    Err(error) => pause_after(&listener, &error).await,
+                }
+            }
+        });
+    }
+
+    fn accepted(&self, stream: listener::Stream, peer: Peer, tls: Option<&Arc<ServerTls>>, handler: &impl Handler) {
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
+            tracing::warn!(%peer, limit = self.settings.max_connections, "connection closed: --max-connections reached");
+            return;
+        };
+        let connection = Connection {
+            http: self.http.clone(),
+            handshake_timeout: self.settings.handshake_timeout,
+            shutdown: self.shutdown.clone(),
+            peer,
+        };
+        let (tls, handler) = (tls.map(|tls| tls.config()), handler.clone());
+        self.connections.spawn(async move {
+            let _permit: OwnedSemaphorePermit = permit;
+            connection.serve(stream, tls, handler).await;
+        });
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The HTTP settings of all connections.
+///
+/// Windows are static and large (see the upstream's for why). A client's requests are small, so its stream window is about
+/// the largest request and its connection window holds several of them.
+fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
+    const MIB: u32 = 1 << 20;
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.handshake_timeout)
+        .max_buf_size(64 * 1024);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(2 * MIB)
+        .initial_connection_window_size(16 * MIB)
+        .max_concurrent_streams(settings.max_concurrent_streams)
+        .keep_alive_interval(settings.keepalive_interval)
+        .keep_alive_timeout(settings.keepalive_timeout);
+    builder
+}
+
+async fn pause_after(listener: &Listener, error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    // These concern the one connection that did not come to be.
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        tracing::debug!(url = %listener, error = error as &dyn Error, "connection lost before it was accepted");
+        return;
+    }
+    tracing::error!(url = %listener, error = error as &dyn Error, "cannot accept connections, trying again");
+    sleep(ACCEPT_PAUSE).await;
+}
+
+/// A handler as hyper wants it.
+#[derive(Clone)]
+struct HyperService<H>(H);
+
+impl<H: Handler> hyper::service::Service<Request<Incoming>> for HyperService<H> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = futures::future::Map<H::Future, fn(Response<Body>) -> Result<Response<Body>, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        futures::FutureExt::map(self.0.handle(request), Ok)
+    }
+}

@@ -1,0 +1,74 @@
+//! One connection from its handshake to its end.
+
+use std::{error::Error, pin::pin, sync::Arc, time::Duration};
+
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{Handler, HyperService, Peer, first_bytes::FirstBytes, listener::Stream};
+use crate::drain::Shutdown;
+
+/// What a connection is served with.
+pub(super) struct Connection {
+    pub(super) http: auto::Builder<TokioExecutor>,
+    pub(super) handshake_timeout: Duration,
+    pub(super) shutdown: Shutdown,
+    pub(super) peer: Peer,
+}
+
+impl Connection {
+    /// Serves until the client leaves, misbehaves, or the process ends.
+    pub(super) async fn serve(self, stream: Stream, tls: Option<Arc<ServerConfig>>, handler: impl Handler) {
+        let Some(config) = tls else {
+            return self.serve_http(stream, handler).await;
+        };
+        let handshake = timeout(self.handshake_timeout, TlsAcceptor::from(config).accept(stream));
+        let peer = self.peer;
+        match self.shutdown.closing().run_until_cancelled(handshake).await {
+            None => {}
+            Some(Ok(Ok(stream))) => self.serve_http(stream, handler).await,
+            Some(Ok(Err(error))) => tracing::info!(%peer, error = &error as &dyn Error, "TLS handshake failed"),
+            Some(Err(_)) => tracing::info!(%peer, "TLS handshake not finished in time"),
+        }
+    }
+
+    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
+        let peer = self.peer;
+        let (stream, arrived) = FirstBytes::new(stream);
+        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), HyperService(handler)));
+        let mut patience = pin!(sleep(self.handshake_timeout));
+        let mut patient = true;
+        let mut closing = pin!(self.shutdown.closing().cancelled());
+        let mut open = true;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%peer, error = &*error, "connection ended");
+                    }
+                    return;
+                }
+                () = &mut patience, if patient => {
+                    patient = false;
+                    if !arrived.yet() {
+                        tracing::info!(%peer, "connection closed: no request within the handshake timeout");
+                        return;
+                    }
+                }
+                () = &mut closing, if open => {
+                    open = false;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = self.shutdown.aborting().cancelled(), if !open => return,
+            }
+        }
+    }
+}

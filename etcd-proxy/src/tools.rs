@@ -1,0 +1,118 @@
+//! The tools in the binary: `claim` and `release`.
+
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+use proto::etcdserverpb::RangeRequest;
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::{
+    cli::{ClaimArgs, ReleaseArgs},
+    config::{ConfigError, Tenancy, UpstreamSettings},
+    meta::{self, Claim, ClaimError, FORMAT, MetaLayout, ReleaseError},
+    prefix::Prefix,
+    tls::TlsError,
+    upstream::{Kv, Upstream},
+};
+
+/// Why a tool did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// The flags make no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The prefix cannot be claimed.
+    #[error("cannot claim: {0}")]
+    Claim(#[from] ClaimError),
+    /// The prefix cannot be released.
+    #[error("cannot release: {0}")]
+    Release(#[from] ReleaseError),
+    /// Keys are left under a prefix that is to be released.
+    #[error("cannot release: {keys} keys are left under {prefix}, and whoever claims it next would inherit them; delete them first, or add --keep-data")]
+    NotEmpty {
+        /// The prefix.
+        prefix: Prefix,
+        /// How many keys.
+        keys: i64,
+    },
+    /// The upstream refused to answer.
+    #[error("the upstream answers {:?}: {}", .0.code(), .0.message())]
+    Upstream(#[from] Status),
+    /// No answer in time.
+    #[error("not done within {0:?}; raise --command-timeout, or look whether the upstream of --endpoints is up")]
+    Timeout(Duration),
+    /// The result could not be printed.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// `etcd-proxy claim`.
+///
+/// # Errors
+/// When the prefix is held by somebody else or overlaps a claimed one, or the upstream cannot be asked.
+pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
+    let force = args.tenant.force;
+    let tenancy = Tenancy::try_from(args.tenant)?;
+    let limit = args.claim.command_timeout;
+    let claim = Claim {
+        format: FORMAT,
+        owner: args.claim.owner,
+        uid: args.claim.owner_uid,
+        created_at: jiff::Timestamp::now(),
+    };
+    let upstream = Upstream::new(UpstreamSettings::try_from(args.upstream)?.load()?);
+    let layout = MetaLayout::new(tenancy.meta_prefix.clone());
+    let work = async {
+        let mut kv = upstream.kv();
+        meta::claim(&mut kv, &layout, &tenancy.prefix, &claim, force).await?;
+        keys_under(&mut kv, &tenancy.prefix).await
+    };
+    let keys = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{} is claimed by {}", tenancy.prefix, claim.owner)?;
+    if keys > 0 {
+        writeln!(out, "it holds {keys} keys already, which its tenant will see")?;
+    }
+    Ok(())
+}
+
+/// `etcd-proxy release`.
+///
+/// # Errors
+/// When the prefix is not claimed, is held by another owner than the one named, still holds keys, or the upstream cannot be
+/// asked.
+pub async fn release(args: ReleaseArgs) -> Result<(), ToolError> {
+    let tenancy = Tenancy::try_from(args.tenant)?;
+    let limit = args.release.command_timeout;
+    let upstream = Upstream::new(UpstreamSettings::try_from(args.upstream)?.load()?);
+    let layout = MetaLayout::new(tenancy.meta_prefix.clone());
+    let work = async {
+        let mut kv = upstream.kv();
+        let keys = keys_under(&mut kv, &tenancy.prefix).await?;
+        if keys > 0 && !args.release.keep_data {
+            return Err(ToolError::NotEmpty { prefix: tenancy.prefix.clone(), keys });
+        }
+        let owner = args.release.owner.as_deref().map(|owner| (owner, args.release.owner_uid.as_str()));
+        Ok(meta::release(&mut kv, &layout, &tenancy.prefix, owner).await?)
+    };
+    let released = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
+    writeln!(io::stdout().lock(), "{} is released; it was claimed by {}", tenancy.prefix, released.owner)?;
+    Ok(())
+}
+
+async fn keys_under(kv: &mut Kv, prefix: &Prefix) -> Result<i64, ToolError> {
+    let request = RangeRequest {
+        key: prefix.key(b""),
+        range_end: prefix.successor(),
+        count_only: true,
+        ..Default::default()
+    };
+    Ok(kv.range(request).await?.into_inner().count)
+}
