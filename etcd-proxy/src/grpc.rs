@@ -1,0 +1,13 @@
+//! gRPC over HTTP/2 as far as a proxy needs it: frames, unary calls, and streams that are rewritten frame by frame.
+//!
+//! Frames are handled here and not by tonic's codecs so that limits and errors read as grpc-go's do, which etcd's clients
+//! know, and so that a message can be passed on without being a typed message.
+
+pub mod framing;
+mod headers;
+mod unary;
+
+pub use self::{
+    headers::{UpstreamHeaders, check_response, status_of, trailers},
+    unary::{UnaryBody, call, read_message},
+};

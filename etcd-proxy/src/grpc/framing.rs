@@ -1,0 +1,183 @@
+//! Length-prefixed messages (gRPC over HTTP/2, "Length-Prefixed-Message").
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use prost::Message;
+use tonic::Status;
+
+/// Compressed flag and length.
+const HEADER: usize = 5;
+/// Announced bytes for which room is made before they have come, from peers that are not trusted.
+const EAGER: usize = 64 * 1024;
+
+/// Cuts a body into messages. A message that arrives in one piece is not copied.
+#[derive(Debug)]
+pub struct Frames {
+    /// The longest message that is accepted.
+    limit: usize,
+    /// Announced bytes for which room is made before they have come.
+    eager: usize,
+    /// What has arrived and not been looked at.
+    chunk: Bytes,
+    /// A message that has arrived in part, header included.
+    partial: BytesMut,
+}
+
+/// Appends `message` to `out` as one frame.
+///
+/// # Errors
+/// When it is longer than a frame can be.
+pub fn put_message<M: Message>(message: &M, out: &mut BytesMut) -> Result<(), Status> {
+    let length = message.encoded_len();
+    let announced =
+        u32::try_from(length).map_err(|_| Status::resource_exhausted("etcd-proxy: message longer than 4 GiB"))?;
+    out.reserve(HEADER + length);
+    out.put_u8(0);
+    out.put_u32(announced);
+    message.encode(out).map_err(|error| Status::internal(format!("etcd-proxy: {error}")))
+}
+
+// === impl Frames ===
+
+impl Frames {
+    /// For messages of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, eager: EAGER, chunk: Bytes::new(), partial: BytesMut::new() }
+    }
+
+    /// For messages of the upstream, which may have up to 2 GiB.
+    pub fn trusted() -> Self {
+        Self { eager: usize::MAX, ..Self::new(usize::MAX) }
+    }
+
+    /// Takes the next piece of the body. Everything that the one before held must have been taken by [`Frames::next`].
+    pub fn push(&mut self, chunk: Bytes) {
+        debug_assert!(self.chunk.is_empty(), "the previous chunk has been used up");
+        self.chunk = chunk;
+    }
+
+    /// Whether a message has begun and not ended.
+    pub fn is_torn(&self) -> bool {
+        !self.partial.is_empty() || !self.chunk.is_empty()
+    }
+
+    /// The next whole message, without its header.
+    ///
+    /// # Errors
+    /// For messages that are too long or compressed, as grpc-go answers.
+    pub fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.partial.is_empty() {
+            match header(&self.chunk) {
+                None => {
+                    self.partial.extend_from_slice(&self.chunk);
+                    self.chunk.clear();
+                    return Ok(None);
+                }
+                Some((flag, length)) => {
+                    self.accept(flag, length)?;
+                    if self.chunk.len() >= HEADER + length {
+                        self.chunk.advance(HEADER);
+                        return Ok(Some(self.chunk.split_to(length)));
+                    }
+                    self.partial.reserve(HEADER + length.min(self.eager));
+                }
+            }
+        }
+        self.fill(HEADER);
+        let Some((flag, length)) = header(&self.partial) else { return Ok(None) };
+        self.accept(flag, length)?;
+        self.fill(HEADER + length);
+        if self.partial.len() < HEADER + length {
+            return Ok(None);
+        }
+        let mut message = std::mem::take(&mut self.partial).freeze();
+        message.advance(HEADER);
+        Ok(Some(message))
+    }
+
+    /// Moves bytes from the chunk until the partial message has `wanted` ones.
+    fn fill(&mut self, wanted: usize) {
+        let missing = wanted.saturating_sub(self.partial.len()).min(self.chunk.len());
+        self.partial.extend_from_slice(&self.chunk.split_to(missing));
+    }
+
+    fn accept(&self, flag: u8, length: usize) -> Result<(), Status> {
+        if flag != 0 {
+            return Err(Status::internal("grpc: compressed flag set with identity or empty encoding"));
+        }
+        if length > self.limit {
+            return Err(Status::resource_exhausted(format!(
+                "grpc: received message larger than max ({length} vs. {})",
+                self.limit
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn header(bytes: &[u8]) -> Option<(u8, usize)> {
+    let &[flag, a, b, c, d, ..] = bytes else { return None };
+    Some((flag, usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(message: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0];
+        frame.extend((message.len() as u32).to_be_bytes());
+        frame.extend(message);
+        frame
+    }
+
+    #[test]
+    fn a_message_in_one_piece_is_not_copied() {
+        let chunk = Bytes::from(frame(b"abc"));
+        let mut frames = Frames::new(3);
+        frames.push(chunk.clone());
+        let message = frames.next().unwrap().unwrap();
+        assert_eq!(message, "abc");
+        assert_eq!(message.as_ptr(), chunk[5..].as_ptr());
+    }
+
+    #[test]
+    fn limits_read_as_grpc_gos() {
+        let mut frames = Frames::new(2);
+        frames.push(Bytes::from(frame(b"abc")));
+        let status = frames.next().unwrap_err();
+        assert_eq!(
+            (status.code(), status.message()),
+            (tonic::Code::ResourceExhausted, "grpc: received message larger than max (3 vs. 2)")
+        );
+        let mut frames = Frames::new(2);
+        frames.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
+        assert_eq!(frames.next().unwrap_err().code(), tonic::Code::Internal);
+    }
+
+    proptest! {
+        #[test]
+        fn messages_do_not_depend_on_how_they_arrive(
+            messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..6),
+            cuts in proptest::collection::vec(1usize..12, 1..40),
+        ) {
+            let mut wire: &[u8] = &messages.iter().flat_map(|message| frame(message)).collect::<Vec<_>>();
+            let mut frames = Frames::new(20);
+            let mut received = Vec::new();
+            for cut in cuts.iter().cycle() {
+                if wire.is_empty() {
+                    break;
+                }
+                let (now, later) = wire.split_at((*cut).min(wire.len()));
+                wire = later;
+                frames.push(Bytes::copy_from_slice(now));
+                while let Some(message) = frames.next().unwrap() {
+                    received.push(message.to_vec());
+                }
+            }
+            prop_assert!(!frames.is_torn());
+            prop_assert_eq!(received, messages);
+        }
+    }
+}

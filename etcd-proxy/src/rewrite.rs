@@ -1,0 +1,142 @@
+//! From a tenant's messages to the upstream's and back: pure, message by message.
+//!
+//! [`Rewriter`] is what the rest of the proxy sees of it: encoded messages in, gRPC frames out. Today's implementations decode into typed
+//! messages, change them and encode them again; one that edits the encoded form can take their place RPC by RPC.
+
+mod kv;
+mod lease;
+mod typed;
+mod watch;
+
+use bytes::{Bytes, BytesMut};
+use proto::mvccpb::KeyValue;
+use tonic::Status;
+
+pub use self::{
+    kv::{DeleteRange, Put, Range, RangeStream, Txn},
+    lease::{KeepAlive, Revoke, TimeToLive},
+    typed::{Rpc, Typed},
+    watch::WatchStream,
+};
+use crate::{
+    error::{EtcdError, Unsupported},
+    lease_id::{CipherError, LeaseCipher},
+    meta::TenantKeys,
+    prefix::{ForeignKey, Prefix},
+    unknown::Refusal,
+};
+
+/// What the messages of a tenant are rewritten by, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The tenant's prefix.
+    pub prefix: &'a Prefix,
+    /// The tenant's meta keys.
+    pub meta: &'a TenantKeys,
+    /// The mapping of lease ids, if it has been loaded.
+    pub leases: Option<&'a LeaseCipher>,
+    /// The lowest revision that the tenant may read, if it has been loaded; -1 when the tenant never compacted.
+    pub watermark: Option<i64>,
+    /// Operations that a Txn may have, as the upstream's `--max-txn-ops`.
+    pub max_txn_ops: usize,
+}
+
+/// Why a message cannot be passed on, or not yet.
+#[derive(Debug)]
+pub enum Interrupt {
+    /// The mapping of lease ids has to be loaded first; then the same message can be tried again.
+    NeedsLeases,
+    /// The watermark has to be loaded first; then the same message can be tried again.
+    NeedsWatermark,
+    /// The client gets this answer.
+    Refused(Status),
+    /// The upstream's answer holds a key of somebody else. It must not get out.
+    Foreign,
+}
+
+/// One RPC's messages on their way through the proxy.
+pub trait Rewriter: Send + Sync {
+    /// Checks a client's message and appends the frame for the upstream to `out`.
+    ///
+    /// # Errors
+    /// Whatever keeps the message from being passed on; `out` is then unchanged.
+    fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt>;
+
+    /// Appends the frame or frames that the client gets for an upstream's message to `out`.
+    ///
+    /// # Errors
+    /// Whatever keeps the message from being passed on; `out` is then unchanged.
+    fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt>;
+}
+
+// === impl View ===
+
+impl View<'_> {
+    /// The upstream's id for a tenant's lease id.
+    fn lease_to_upstream(&self, id: i64) -> Result<i64, Interrupt> {
+        match (id, self.leases) {
+            (0, _) => Ok(0),
+            (id, Some(leases)) => Ok(leases.to_upstream(id)?),
+            (_, None) => Err(Interrupt::NeedsLeases),
+        }
+    }
+
+    /// The tenant's id for an upstream's lease id.
+    fn lease_to_tenant(&self, id: i64) -> Result<i64, Interrupt> {
+        match (id, self.leases) {
+            (0, _) => Ok(0),
+            (id, Some(leases)) => Ok(leases.to_tenant(id)?),
+            (_, None) => Err(Interrupt::NeedsLeases),
+        }
+    }
+
+    fn watermark(&self) -> Result<i64, Interrupt> {
+        self.watermark.ok_or(Interrupt::NeedsWatermark)
+    }
+
+    fn strip(&self, key: &mut Bytes) -> Result<(), Interrupt> {
+        *key = self.prefix.strip(key)?;
+        Ok(())
+    }
+
+    fn key_value(&self, kv: &mut KeyValue) -> Result<(), Interrupt> {
+        self.strip(&mut kv.key)?;
+        kv.lease = self.lease_to_tenant(kv.lease)?;
+        Ok(())
+    }
+}
+
+// === impl Interrupt ===
+
+impl From<EtcdError> for Interrupt {
+    fn from(error: EtcdError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl From<Unsupported> for Interrupt {
+    fn from(error: Unsupported) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl From<Refusal> for Interrupt {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.into())
+    }
+}
+
+impl From<ForeignKey> for Interrupt {
+    fn from(ForeignKey: ForeignKey) -> Self {
+        Self::Foreign
+    }
+}
+
+impl From<CipherError> for Interrupt {
+    fn from(error: CipherError) -> Self {
+        Self::Refused(Status::internal(format!("etcd-proxy: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! The KV service: Range, RangeStream, Put, DeleteRange and Txn with all that nests in it.
+
+use proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    RangeStreamResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse,
+    compare::{CompareResult, CompareTarget, TargetUnion},
+    request_op::Request,
+    response_op::Response,
+};
+
+use super::{Interrupt, Rpc, View};
+use crate::{
+    error::{EtcdError, Unsupported},
+    validate,
+};
+
+/// A revision that every etcd refuses as compacted if it comes to execute the Range, and only then: a Txn's Range is
+/// checked once its branch is known and before anything is written (`server/etcdserver/txn`, `checkRange`).
+const COMPACTED: i64 = i64::MIN;
+
+/// `KV.Range`.
+#[derive(Debug)]
+pub enum Range {}
+
+/// `KV.RangeStream`.
+#[derive(Debug)]
+pub enum RangeStream {}
+
+/// `KV.Put`.
+#[derive(Debug)]
+pub enum Put {}
+
+/// `KV.DeleteRange`.
+#[derive(Debug)]
+pub enum DeleteRange {}
+
+/// `KV.Txn`.
+#[derive(Debug)]
+pub enum Txn {}
+
+// === impl Rpc ===
+
+impl Rpc for Range {
+    const REQUEST: &'static str = "etcdserverpb.RangeRequest";
+    type Request = RangeRequest;
+    type Response = RangeResponse;
+
+    fn check(_: &View<'_>, request: &RangeRequest) -> Result<(), EtcdError> {
+        validate::range(request)
+    }
+
+    fn request(view: &View<'_>, request: &mut RangeRequest) -> Result<(), Interrupt> {
+        // A revision of 0 or less means the current one.
+        if request.revision > 0 && request.revision < view.watermark()? {
+            return Err(EtcdError::Compacted.into());
+        }
+        range_keys(view, request);
+        Ok(())
+    }
+
+    fn response(view: &View<'_>, response: &mut RangeResponse) -> Result<(), Interrupt> {
+        response.kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
+    }
+}
+
+impl Rpc for RangeStream {
+    const REQUEST: &'static str = Range::REQUEST;
+    type Request = RangeRequest;
+    type Response = RangeStreamResponse;
+
+    fn check(_: &View<'_>, request: &RangeRequest) -> Result<(), EtcdError> {
+        validate::range(request)
+    }
+
+    fn request(view: &View<'_>, request: &mut RangeRequest) -> Result<(), Interrupt> {
+        Range::request(view, request)
+    }
+
+    fn response(view: &View<'_>, response: &mut RangeStreamResponse) -> Result<(), Interrupt> {
+        response.range_response.iter_mut().try_for_each(|part| Range::response(view, part))
+    }
+}
+
+impl Rpc for Put {
+    const REQUEST: &'static str = "etcdserverpb.PutRequest";
+    type Request = PutRequest;
+    type Response = PutResponse;
+
+    fn check(_: &View<'_>, request: &PutRequest) -> Result<(), EtcdError> {
+        validate::put(request)
+    }
+
+    fn request(view: &View<'_>, request: &mut PutRequest) -> Result<(), Interrupt> {
+        request.lease = view.lease_to_upstream(request.lease)?;
+        request.key = view.prefix.key(&request.key);
+        Ok(())
+    }
+
+    fn response(view: &View<'_>, response: &mut PutResponse) -> Result<(), Interrupt> {
+        response.prev_kv.iter_mut().try_for_each(|kv| view.key_value(kv))
+    }
+}
+
+impl Rpc for DeleteRange {
+    const REQUEST: &'static str = "etcdserverpb.DeleteRangeRequest";
+    type Request = DeleteRangeRequest;
+    type Response = DeleteRangeResponse;
+
+    fn check(_: &View<'_>, request: &DeleteRangeRequest) -> Result<(), EtcdError> {
+        validate::delete_range(request)
+    }
+
+    fn request(view: &View<'_>, request: &mut DeleteRangeRequest) -> Result<(), Interrupt> {
+        request.key = view.prefix.key(&request.key);
+        request.range_end = view.prefix.range_end(&request.range_end);
+        Ok(())
+    }
+
+    fn response(view: &View<'_>, response: &mut DeleteRangeResponse) -> Result<(), Interrupt> {
+        response.prev_kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
+    }
+}
+
+impl Rpc for Txn {
+    const REQUEST: &'static str = "etcdserverpb.TxnRequest";
+    type Request = TxnRequest;
+    type Response = TxnResponse;
+
+    fn check(view: &View<'_>, request: &TxnRequest) -> Result<(), EtcdError> {
+        validate::txn(request, view.max_txn_ops)
+    }
+
+    fn request(view: &View<'_>, request: &mut TxnRequest) -> Result<(), Interrupt> {
+        request.compare.iter_mut().try_for_each(|term| compare(view, term))?;
+        request.success.iter_mut().chain(&mut request.failure).try_for_each(|op| request_op(view, op))
+    }
+
+    fn response(view: &View<'_>, response: &mut TxnResponse) -> Result<(), Interrupt> {
+        response.responses.iter_mut().try_for_each(|op| response_op(view, op))
+    }
+}
+
+fn range_keys(view: &View<'_>, request: &mut RangeRequest) {
+    request.key = view.prefix.key(&request.key);
+    request.range_end = view.prefix.range_end(&request.range_end);
+}
+
+fn compare(view: &View<'_>, term: &mut Compare) -> Result<(), Interrupt> {
+    term.key = view.prefix.key(&term.key);
+    term.range_end = view.prefix.range_end(&term.range_end);
+    let Some(TargetUnion::Lease(lease)) = &mut term.target_union else {
+        // Without a lease etcd compares with lease 0, whose order among the others is kept.
+        return Ok(());
+    };
+    let orders = matches!(CompareResult::try_from(term.result), Ok(CompareResult::Greater | CompareResult::Less));
+    if orders && *lease != 0 && term.target == CompareTarget::Lease as i32 {
+        return Err(Unsupported::LeaseOrder.into());
+    }
+    *lease = view.lease_to_upstream(*lease)?;
+    Ok(())
+}
+
+fn request_op(view: &View<'_>, op: &mut RequestOp) -> Result<(), Interrupt> {
+    match &mut op.request {
+        Some(Request::RequestRange(range)) => {
+            // Not to be refused here: the branch may not be taken. Unlike a Range of its own, a Txn's takes a negative
+            // revision for one that is compacted as soon as anything is.
+            if range.revision != 0 && range.revision < view.watermark()? {
+                range.revision = COMPACTED;
+            }
+            range_keys(view, range);
+            Ok(())
+        }
+        Some(Request::RequestPut(put)) => Put::request(view, put),
+        Some(Request::RequestDeleteRange(delete)) => DeleteRange::request(view, delete),
+        Some(Request::RequestTxn(txn)) => Txn::request(view, txn),
+        // Refused by the check before.
+        None => Err(EtcdError::KeyNotFound.into()),
+    }
+}
+
+fn response_op(view: &View<'_>, op: &mut ResponseOp) -> Result<(), Interrupt> {
+    match &mut op.response {
+        Some(Response::ResponseRange(range)) => Range::response(view, range),
+        Some(Response::ResponsePut(put)) => Put::response(view, put),
+        Some(Response::ResponseDeleteRange(delete)) => DeleteRange::response(view, delete),
+        Some(Response::ResponseTxn(txn)) => Txn::response(view, txn),
+        None => Ok(()),
+    }
+}

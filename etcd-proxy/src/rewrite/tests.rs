@@ -1,0 +1,464 @@
+use proptest::prelude::*;
+use prost::Message;
+use proto::{
+    etcdserverpb::{
+        Compare, DeleteRangeRequest, DeleteRangeResponse, LeaseTimeToLiveResponse, PutRequest, PutResponse,
+        RangeRequest, RangeResponse, RangeStreamResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
+        TxnResponse, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+        compare::TargetUnion, request_op::Request, response_op::Response, watch_request::RequestUnion,
+    },
+    mvccpb::Event,
+};
+use tonic::Code;
+
+use super::*;
+use crate::{
+    grpc::framing::Frames,
+    lease_id::{LeaseSecret, SECRET_LEN},
+    meta::{DEFAULT_META_PREFIX, MetaLayout},
+    unknown::schema,
+};
+
+struct Fixture {
+    prefix: Prefix,
+    meta: TenantKeys,
+    leases: LeaseCipher,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let prefix = Prefix::new("/t/").unwrap();
+        let meta = MetaLayout::new(Prefix::new(DEFAULT_META_PREFIX).unwrap()).tenant(&prefix);
+        let leases = LeaseCipher::new(&LeaseSecret::from_bytes([3; SECRET_LEN])).unwrap();
+        Self { prefix, meta, leases }
+    }
+
+    fn view(&self, watermark: i64) -> View<'_> {
+        View {
+            prefix: &self.prefix,
+            meta: &self.meta,
+            leases: Some(&self.leases),
+            watermark: Some(watermark),
+            max_txn_ops: 128,
+        }
+    }
+}
+
+fn frames(out: BytesMut) -> Vec<Bytes> {
+    let mut frames = Frames::trusted();
+    frames.push(out.freeze());
+    std::iter::from_fn(|| frames.next().unwrap()).collect()
+}
+
+/// The one message that the upstream gets for a request.
+fn up<R: Rpc>(view: &View<'_>, request: &R::Request) -> Result<R::Request, Interrupt> {
+    let mut out = BytesMut::new();
+    Typed::<R>::new(schema().unwrap()).unwrap().request(view, &request.encode_to_vec().into(), &mut out)?;
+    let messages = frames(out);
+    assert_eq!(messages.len(), 1);
+    Ok(R::Request::decode(messages[0].clone()).unwrap())
+}
+
+/// The one message that the client gets for a response.
+fn down<R: Rpc>(view: &View<'_>, response: &R::Response) -> Result<R::Response, Interrupt> {
+    let mut out = BytesMut::new();
+    Typed::<R>::new(schema().unwrap()).unwrap().response(view, &response.encode_to_vec().into(), &mut out)?;
+    let messages = frames(out);
+    assert_eq!(messages.len(), 1);
+    Ok(R::Response::decode(messages[0].clone()).unwrap())
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, Interrupt>) -> (Code, String) {
+    match result {
+        Err(Interrupt::Refused(status)) => (status.code(), status.message().to_owned()),
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+fn kv(key: &'static str, lease: i64) -> KeyValue {
+    KeyValue { key: key.into(), lease, value: "v".into(), version: 3, mod_revision: 9, create_revision: 4 }
+}
+
+#[test]
+fn every_field_of_a_range_but_the_keys_is_passed_on() {
+    let fixture = Fixture::new();
+    let request = RangeRequest {
+        key: "a".into(),
+        range_end: "b".into(),
+        limit: 1,
+        revision: 9,
+        sort_order: 1,
+        sort_target: 4,
+        serializable: true,
+        keys_only: true,
+        count_only: true,
+        min_mod_revision: 2,
+        max_mod_revision: 3,
+        min_create_revision: 4,
+        max_create_revision: 5,
+    };
+    let expected = RangeRequest { key: "/t/a".into(), range_end: "/t/b".into(), ..request.clone() };
+    assert_eq!(up::<Range>(&fixture.view(-1), &request).unwrap(), expected);
+    assert_eq!(up::<RangeStream>(&fixture.view(-1), &request).unwrap(), expected);
+}
+
+#[test]
+fn ranges_end_where_the_prefix_ends() {
+    let fixture = Fixture::new();
+    let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..Default::default() };
+    assert_eq!(up::<Range>(&fixture.view(-1), &all).unwrap().range_end, "/t0");
+    let delete = DeleteRangeRequest { key: "\0".into(), range_end: "\0".into(), prev_kv: true };
+    let expected = DeleteRangeRequest { key: "/t/\0".into(), range_end: "/t0".into(), prev_kv: true };
+    assert_eq!(up::<DeleteRange>(&fixture.view(-1), &delete).unwrap(), expected);
+}
+
+#[test]
+fn reads_below_the_watermark_are_compacted_and_at_it_are_not() {
+    let fixture = Fixture::new();
+    let at = |revision| RangeRequest { key: "a".into(), revision, ..Default::default() };
+    let compacted = (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted".to_owned());
+    assert_eq!(refusal(up::<Range>(&fixture.view(10), &at(9))), compacted);
+    assert_eq!(refusal(up::<RangeStream>(&fixture.view(10), &at(9))), compacted);
+    for revision in [10, 0, -5] {
+        assert_eq!(up::<Range>(&fixture.view(10), &at(revision)).unwrap().revision, revision);
+    }
+    let unloaded = View { watermark: None, ..fixture.view(10) };
+    assert!(matches!(up::<Range>(&unloaded, &at(9)), Err(Interrupt::NeedsWatermark)));
+    assert!(up::<Range>(&unloaded, &at(0)).is_ok());
+}
+
+#[test]
+fn a_txn_is_rewritten_at_every_level() {
+    let fixture = Fixture::new();
+    let lease = 77;
+    let upstream_lease = fixture.leases.to_upstream(lease).unwrap();
+    let put =
+        |key: &'static str, lease| op(Request::RequestPut(PutRequest { key: key.into(), lease, ..Default::default() }));
+    let range = |key: &'static str, end: &'static str, revision| {
+        op(Request::RequestRange(RangeRequest {
+            key: key.into(),
+            range_end: end.into(),
+            revision,
+            ..Default::default()
+        }))
+    };
+    let delete = |key: &'static str, end: &'static str| {
+        op(Request::RequestDeleteRange(DeleteRangeRequest {
+            key: key.into(),
+            range_end: end.into(),
+            ..Default::default()
+        }))
+    };
+    let compare = |key: &'static str, end: &'static str, lease| Compare {
+        key: key.into(),
+        range_end: end.into(),
+        target: 4,
+        target_union: Some(TargetUnion::Lease(lease)),
+        ..Default::default()
+    };
+    let txn = |key: [&'static str; 4], end: [&'static str; 2], lease, revision, inner: Vec<RequestOp>| TxnRequest {
+        compare: vec![compare(key[0], end[0], lease)],
+        success: [vec![put(key[1], lease), range(key[2], end[1], revision)], inner].concat(),
+        failure: vec![delete(key[3], end[1])],
+    };
+    let tenant_keys = ["a", "b", "c", "d"];
+    let upstream_keys = ["/t/a", "/t/b", "/t/c", "/t/d"];
+    let inner = |keys, ends, lease, revision| vec![op(Request::RequestTxn(txn(keys, ends, lease, revision, vec![])))];
+    let request = txn(tenant_keys, ["", "\0"], lease, 9, inner(tenant_keys, ["x", "\0"], lease, 10));
+    let expected = txn(
+        upstream_keys,
+        ["", "/t0"],
+        upstream_lease,
+        i64::MIN,
+        inner(upstream_keys, ["/t/x", "/t0"], upstream_lease, 10),
+    );
+    assert_eq!(up::<Txn>(&fixture.view(10), &request).unwrap(), expected);
+}
+
+#[test]
+fn responses_are_stripped_at_every_level() {
+    let fixture = Fixture::new();
+    let lease = fixture.leases.to_upstream(5).unwrap();
+    let header = Some(ResponseHeader { cluster_id: 1, member_id: 2, revision: 3, raft_term: 4 });
+    let response = |key: &'static str, lease, inner: Vec<ResponseOp>| TxnResponse {
+        header,
+        succeeded: true,
+        responses: [
+            vec![
+                ResponseOp {
+                    response: Some(Response::ResponseRange(RangeResponse {
+                        header,
+                        kvs: vec![kv(key, lease)],
+                        more: true,
+                        count: 9,
+                    })),
+                },
+                ResponseOp {
+                    response: Some(Response::ResponsePut(PutResponse { header, prev_kv: Some(kv(key, lease)) })),
+                },
+                ResponseOp {
+                    response: Some(Response::ResponseDeleteRange(DeleteRangeResponse {
+                        header,
+                        deleted: 1,
+                        prev_kvs: vec![kv(key, lease)],
+                    })),
+                },
+            ],
+            inner,
+        ]
+        .concat(),
+    };
+    let nested = |key, lease| {
+        response(key, lease, vec![ResponseOp { response: Some(Response::ResponseTxn(response(key, lease, vec![]))) }])
+    };
+    assert_eq!(down::<Txn>(&fixture.view(-1), &nested("/t/k", lease)).unwrap(), nested("k", 5));
+    assert!(matches!(down::<Txn>(&fixture.view(-1), &nested("/u/k", lease)), Err(Interrupt::Foreign)));
+    let part = |key, lease| RangeStreamResponse {
+        range_response: Some(RangeResponse { kvs: vec![kv(key, lease)], ..Default::default() }),
+    };
+    assert_eq!(down::<RangeStream>(&fixture.view(-1), &part("/t/k", lease)).unwrap(), part("k", 5));
+    assert!(matches!(down::<RangeStream>(&fixture.view(-1), &part("/t/", 0)), Err(Interrupt::Foreign)));
+}
+
+#[test]
+fn the_mapping_of_leases_is_asked_for_where_there_is_a_lease() {
+    let fixture = Fixture::new();
+    let view = View { leases: None, ..fixture.view(-1) };
+    let put = |lease| PutRequest { key: "a".into(), lease, ..Default::default() };
+    assert!(up::<Put>(&view, &put(0)).is_ok());
+    assert!(matches!(up::<Put>(&view, &put(1)), Err(Interrupt::NeedsLeases)));
+    let response = |lease| PutResponse { header: None, prev_kv: Some(kv("/t/a", lease)) };
+    assert!(down::<Put>(&view, &response(0)).is_ok());
+    assert!(matches!(down::<Put>(&view, &response(1)), Err(Interrupt::NeedsLeases)));
+}
+
+#[test]
+fn leases_are_compared_exactly_or_not_at_all() {
+    let fixture = Fixture::new();
+    let (equal, greater, less, not_equal) = (0, 1, 2, 3);
+    let compare = |result, lease| TxnRequest {
+        compare: vec![Compare {
+            result,
+            target: 4,
+            key: "a".into(),
+            target_union: Some(TargetUnion::Lease(lease)),
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    for (result, lease) in [(equal, 5), (not_equal, 5), (less, 0), (greater, 0), (equal, 0)] {
+        let sent = up::<Txn>(&fixture.view(-1), &compare(result, lease)).unwrap();
+        let expected = fixture.leases.to_upstream(lease).unwrap();
+        assert_eq!(sent.compare[0].target_union, Some(TargetUnion::Lease(expected)));
+        assert_eq!(sent.compare[0].result, result);
+    }
+    for result in [less, greater] {
+        let (code, text) = refusal(up::<Txn>(&fixture.view(-1), &compare(result, 5)));
+        assert_eq!(code, Code::Unimplemented);
+        assert!(text.contains("no order"), "{text}");
+    }
+}
+
+#[test]
+fn a_leases_mark_is_not_among_its_keys() {
+    let fixture = Fixture::new();
+    let id = fixture.leases.to_upstream(5).unwrap();
+    let response = |keys: Vec<Bytes>| LeaseTimeToLiveResponse { header: None, id, ttl: 3, granted_ttl: 9, keys };
+    let answer = down::<TimeToLive>(
+        &fixture.view(-1),
+        &response(vec!["/t/a".into(), fixture.meta.lease_mark(id), "/t/b".into()]),
+    )
+    .unwrap();
+    assert_eq!((answer.id, answer.ttl, answer.granted_ttl), (5, 3, 9));
+    assert_eq!(answer.keys, ["a", "b"]);
+    let other_mark = fixture.meta.lease_mark(id + 1);
+    assert!(matches!(down::<TimeToLive>(&fixture.view(-1), &response(vec![other_mark])), Err(Interrupt::Foreign)));
+}
+
+#[test]
+fn unknown_fields_are_refused_in_requests_and_lost_in_responses() {
+    let fixture = Fixture::new();
+    let range = Typed::<Range>::new(schema().unwrap()).unwrap();
+    let extra = [0x98, 0x06, 0x01];
+    let with_extra = |message: Vec<u8>| -> Bytes { [message.as_slice(), &extra].concat().into() };
+
+    let request = with_extra(RangeRequest { key: "a".into(), ..Default::default() }.encode_to_vec());
+    let mut out = BytesMut::new();
+    let (code, text) = refusal(range.request(&fixture.view(-1), &request, &mut out));
+    assert_eq!(code, Code::Unimplemented);
+    assert!(text.contains("field 99 of etcdserverpb.RangeRequest"), "{text}");
+    assert!(out.is_empty());
+
+    // What a typed rewrite cannot keep, in the message itself and in the key-value pairs: field 99 is gone.
+    let pair = [kv("/t/a", 0).encode_to_vec().as_slice(), &extra].concat();
+    let mut response = vec![0x12, u8::try_from(pair.len()).unwrap()];
+    response.extend(pair);
+    let mut out = BytesMut::new();
+    range.response(&fixture.view(-1), &with_extra(response), &mut out).unwrap();
+    assert_eq!(frames(out)[0], RangeResponse { kvs: vec![kv("a", 0)], ..Default::default() }.encode_to_vec());
+}
+
+fn watch(view: &View<'_>, stream: &WatchStream, request: RequestUnion) -> Result<WatchRequest, Interrupt> {
+    let mut out = BytesMut::new();
+    stream.request(view, &WatchRequest { request_union: Some(request) }.encode_to_vec().into(), &mut out)?;
+    Ok(WatchRequest::decode(frames(out)[0].clone()).unwrap())
+}
+
+fn watch_answers(
+    view: &View<'_>,
+    stream: &WatchStream,
+    response: &WatchResponse,
+) -> Result<Vec<WatchResponse>, Interrupt> {
+    let mut out = BytesMut::new();
+    stream.response(view, &response.encode_to_vec().into(), &mut out)?;
+    Ok(frames(out).into_iter().map(|message| WatchResponse::decode(message).unwrap()).collect())
+}
+
+fn created(watch_id: i64) -> WatchResponse {
+    let header = Some(ResponseHeader { cluster_id: 1, member_id: 2, revision: 30, raft_term: 4 });
+    WatchResponse { header, watch_id, created: true, ..Default::default() }
+}
+
+#[test]
+fn watch_requests_keep_their_options() {
+    let fixture = Fixture::new();
+    let stream = WatchStream::new(schema().unwrap()).unwrap();
+    let create = WatchCreateRequest {
+        key: "a".into(),
+        range_end: "\0".into(),
+        start_revision: 20,
+        progress_notify: true,
+        filters: vec![1, 0],
+        prev_kv: true,
+        watch_id: -7,
+        fragment: true,
+    };
+    let expected = WatchCreateRequest { key: "/t/a".into(), range_end: "/t0".into(), ..create.clone() };
+    let sent = watch(&fixture.view(20), &stream, RequestUnion::CreateRequest(create)).unwrap();
+    assert_eq!(sent.request_union, Some(RequestUnion::CreateRequest(expected)));
+    let empty = watch(&fixture.view(20), &stream, RequestUnion::CreateRequest(WatchCreateRequest::default())).unwrap();
+    let Some(RequestUnion::CreateRequest(empty)) = empty.request_union else { panic!("not a create") };
+    assert_eq!((empty.key, empty.range_end), ("/t/\0".into(), "".into()));
+    for other in [
+        RequestUnion::CancelRequest(WatchCancelRequest { watch_id: 3 }),
+        RequestUnion::ProgressRequest(WatchProgressRequest {}),
+    ] {
+        assert_eq!(watch(&fixture.view(20), &stream, other.clone()).unwrap().request_union, Some(other));
+    }
+}
+
+#[test]
+fn a_watch_below_the_watermark_is_cancelled_once_created() {
+    let fixture = Fixture::new();
+    let stream = WatchStream::new(schema().unwrap()).unwrap();
+    let create = |start_revision| {
+        RequestUnion::CreateRequest(WatchCreateRequest { key: "a".into(), start_revision, ..Default::default() })
+    };
+    let start = |request: WatchRequest| match request.request_union {
+        Some(RequestUnion::CreateRequest(create)) => create.start_revision,
+        other => panic!("{other:?}"),
+    };
+    let view = fixture.view(20);
+    for (asked, sent) in [(20, 20), (19, i64::MAX), (0, 0), (-1, -1), (19, i64::MAX), (21, 21)] {
+        assert_eq!(start(watch(&view, &stream, create(asked)).unwrap()), sent);
+    }
+    let cancel = |watch_id| {
+        let header = Some(ResponseHeader { cluster_id: 1, member_id: 2, revision: 0, raft_term: 4 });
+        WatchResponse { header, watch_id, canceled: true, compact_revision: 20, ..Default::default() }
+    };
+    assert_eq!(watch_answers(&view, &stream, &created(0)).unwrap(), [created(0)]);
+    assert_eq!(watch_answers(&view, &stream, &created(1)).unwrap(), [created(1), cancel(1)]);
+    assert_eq!(watch_answers(&view, &stream, &created(2)).unwrap(), [created(2)]);
+    // A refused one, as for the negative revision, counts but is not cancelled again.
+    let refused = WatchResponse { canceled: true, ..created(-1) };
+    assert_eq!(watch_answers(&view, &stream, &refused).unwrap(), std::slice::from_ref(&refused));
+    assert_eq!(watch_answers(&view, &stream, &refused).unwrap(), [refused]);
+    assert_eq!(watch_answers(&view, &stream, &created(3)).unwrap(), [created(3)]);
+}
+
+#[test]
+fn watch_events_are_stripped() {
+    let fixture = Fixture::new();
+    let stream = WatchStream::new(schema().unwrap()).unwrap();
+    let lease = fixture.leases.to_upstream(5).unwrap();
+    let response = |key: &'static str, prev: &'static str, lease| WatchResponse {
+        watch_id: 3,
+        fragment: true,
+        events: vec![
+            Event { r#type: 0, kv: Some(kv(key, lease)), prev_kv: Some(kv(prev, lease)) },
+            // The previous pair may have been compacted away.
+            Event { r#type: 1, kv: Some(kv(key, 0)), prev_kv: None },
+        ],
+        ..Default::default()
+    };
+    let answers = watch_answers(&fixture.view(-1), &stream, &response("/t/k", "/t/k", lease)).unwrap();
+    assert_eq!(answers, [response("k", "k", 5)]);
+    for (key, prev) in [("/u/k", "/t/k"), ("/t/k", "/u/k")] {
+        assert!(matches!(
+            watch_answers(&fixture.view(-1), &stream, &response(key, prev, lease)),
+            Err(Interrupt::Foreign)
+        ));
+    }
+    let unloaded = View { leases: None, ..fixture.view(-1) };
+    assert!(matches!(watch_answers(&unloaded, &stream, &response("/t/k", "/t/k", lease)), Err(Interrupt::NeedsLeases)));
+}
+
+#[test]
+fn txns_nest_as_deep_as_etcd_allows() {
+    fn leaf() -> TxnRequest {
+        TxnRequest {
+            success: vec![op(Request::RequestPut(PutRequest { key: "a".into(), ..Default::default() }))],
+            ..Default::default()
+        }
+    }
+    fn nest(inner: TxnRequest) -> TxnRequest {
+        TxnRequest { success: vec![op(Request::RequestTxn(inner))], ..Default::default() }
+    }
+    fn nest_response(inner: TxnResponse) -> TxnResponse {
+        TxnResponse {
+            responses: vec![ResponseOp { response: Some(Response::ResponseTxn(inner)) }],
+            ..Default::default()
+        }
+    }
+    let fixture = Fixture::new();
+    let deepest = (1..128).fold(leaf(), |inner, _| nest(inner));
+    assert!(up::<Txn>(&fixture.view(-1), &deepest).is_ok());
+    // An empty Txn takes no operation: one more level.
+    let deepest_empty = (0..128).fold(TxnRequest::default(), |inner, _| nest(inner));
+    assert!(up::<Txn>(&fixture.view(-1), &deepest_empty).is_ok());
+    let too_many = "etcdserver: too many operations in txn request";
+    for levels in [128, 200, 2000] {
+        let too_deep = (0..levels).fold(leaf(), |inner, _| nest(inner));
+        assert_eq!(refusal(up::<Txn>(&fixture.view(-1), &too_deep)).1, too_many, "{levels}");
+    }
+    let response = (0..129).fold(TxnResponse::default(), |inner, _| nest_response(inner));
+    assert!(down::<Txn>(&fixture.view(-1), &response).is_ok());
+}
+
+proptest! {
+    /// Whatever a client sends, what goes upstream stays under the prefix.
+    #[test]
+    fn no_bytes_reach_beyond_the_prefix(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        let fixture = Fixture::new();
+        let view = fixture.view(5);
+        let mut out = BytesMut::new();
+        let message = Bytes::from(bytes);
+        if Typed::<Txn>::new(schema().unwrap()).unwrap().request(&view, &message, &mut out).is_ok() {
+            let sent = TxnRequest::decode(frames(out)[0].clone()).unwrap();
+            for compare in &sent.compare {
+                prop_assert!(compare.key.starts_with(b"/t/"));
+                prop_assert!(compare.range_end.is_empty() || *compare.range_end <= b"/t0"[..]);
+            }
+        }
+        let mut out = BytesMut::new();
+        if Typed::<Range>::new(schema().unwrap()).unwrap().request(&view, &message, &mut out).is_ok() {
+            let sent = RangeRequest::decode(frames(out)[0].clone()).unwrap();
+            prop_assert!(sent.key.starts_with(b"/t/") && sent.key.len() > 3);
+            prop_assert!(sent.range_end.is_empty() || *sent.range_end <= b"/t0"[..]);
+        }
+    }
+}

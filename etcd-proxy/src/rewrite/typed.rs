@@ -1,0 +1,112 @@
+//! Rewriting by way of typed messages.
+//!
+//! Decoding drops fields that are unknown here. In requests they are looked for first and refused; in responses they are
+//! lost: a field that a newer etcd adds to an answer does not reach the tenant.
+
+use std::marker::PhantomData;
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+use tonic::Status;
+
+use super::{Interrupt, Rewriter, View};
+use crate::{
+    error::EtcdError,
+    grpc::framing,
+    unknown::{MessageId, Refusal, Schema, SchemaError},
+};
+
+/// Levels of messages below a request: 128 Txns nest by way of as many operations, and their leaves have one level more.
+pub(super) const MAX_DEPTH: usize = 2 * 128 + 2;
+
+/// How the messages of one RPC are checked and changed.
+pub trait Rpc: Send + Sync + 'static {
+    /// Full name of the request message.
+    const REQUEST: &'static str;
+    /// The request.
+    type Request: Message + Default;
+    /// The response, or one message of a stream of responses.
+    type Response: Message + Default;
+
+    /// Checks a request as etcd does before it executes it.
+    ///
+    /// # Errors
+    /// What etcd answers.
+    fn check(_view: &View<'_>, _request: &Self::Request) -> Result<(), EtcdError> {
+        Ok(())
+    }
+
+    /// Changes a tenant's request into the upstream's.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being passed on.
+    fn request(view: &View<'_>, request: &mut Self::Request) -> Result<(), Interrupt>;
+
+    /// Changes an upstream's response into the tenant's.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being passed on.
+    fn response(view: &View<'_>, response: &mut Self::Response) -> Result<(), Interrupt>;
+}
+
+/// The [`Rewriter`] of an [`Rpc`].
+#[derive(Debug)]
+pub struct Typed<R> {
+    schema: &'static Schema,
+    request: MessageId,
+    rpc: PhantomData<fn() -> R>,
+}
+
+// === impl Typed ===
+
+impl<R: Rpc> Typed<R> {
+    /// The rewriter of `R`, whose requests are looked through by `schema`.
+    ///
+    /// # Errors
+    /// When the schema lacks the request.
+    pub fn new(schema: &'static Schema) -> Result<Self, SchemaError> {
+        Ok(Self { schema, request: schema.message(R::REQUEST)?, rpc: PhantomData })
+    }
+}
+
+impl<R: Rpc> Rewriter for Typed<R> {
+    fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
+        let mut request: R::Request = decode_request(self.schema, self.request, message)?;
+        R::check(view, &request)?;
+        R::request(view, &mut request)?;
+        encode(&request, out)
+    }
+
+    fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
+        let mut response: R::Response = decode_response(message)?;
+        R::response(view, &mut response)?;
+        encode(&response, out)
+    }
+}
+
+/// Looks for unknown fields, then decodes.
+pub(super) fn decode_request<M: Message + Default>(
+    schema: &Schema,
+    id: MessageId,
+    message: &Bytes,
+) -> Result<M, Interrupt> {
+    match schema.scan(id, message, MAX_DEPTH) {
+        Ok(()) => {}
+        // Only Txns nest. Every level below the first takes at least one operation, of which there are too few.
+        Err(Refusal::TooDeep) => return Err(EtcdError::TooManyOps.into()),
+        Err(refusal) => return Err(refusal.into()),
+    }
+    // What the scan has passed fails here for invalid UTF-8 only.
+    M::decode(message.clone()).map_err(|_| Refusal::Malformed.into())
+}
+
+pub(super) fn decode_response<M: Message + Default>(message: &Bytes) -> Result<M, Interrupt> {
+    M::decode(message.clone()).map_err(|error| {
+        Interrupt::Refused(Status::internal(format!("etcd-proxy: the upstream's answer cannot be decoded: {error}")))
+    })
+}
+
+/// Appends `message` as one gRPC frame.
+pub(super) fn encode<M: Message>(message: &M, out: &mut BytesMut) -> Result<(), Interrupt> {
+    framing::put_message(message, out).map_err(Interrupt::Refused)
+}

@@ -1,0 +1,135 @@
+//! The API that a tenant sees: which method does what, and the way of a call through the proxy.
+//!
+//! Methods are told apart by path; what is not in [`methods`] does not exist here and is never passed through.
+
+mod auth;
+mod cluster;
+mod kv;
+mod lease;
+mod maintenance;
+mod methods;
+mod stream;
+mod unary;
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
+use tonic::{Status, body::Body};
+use tower::Service;
+
+use self::methods::{Method, Methods};
+use crate::{grpc, tenant::Tenant, unknown::SchemaError};
+
+/// The gRPC service of one tenant. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Router {
+    tenant: Tenant,
+    methods: Arc<Methods>,
+}
+
+/// The gRPC service of `tenant`.
+///
+/// # Errors
+/// When the compiled-in descriptors of the etcd API do not hold together.
+pub fn router(tenant: Tenant) -> Result<Router, SchemaError> {
+    let methods = Arc::new(Methods::new(tenant.metrics())?);
+    Ok(Router { tenant, methods })
+}
+
+// === impl Router ===
+
+impl Router {
+    async fn answer(self, request: Request<Body>) -> Response<Body> {
+        if !is_grpc(&request) {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return response;
+        }
+        let Some(method) = self.methods.get(request.uri().path()) else {
+            return self.methods.unknown(request.uri().path()).into_http();
+        };
+        let mut call = method.metrics.start();
+        let answer = match check_encoding(&request) {
+            Ok(()) => self.dispatch(method, request, call).await,
+            Err(status) => {
+                call.end(status.code());
+                Err(status)
+            }
+        };
+        answer.unwrap_or_else(Status::into_http)
+    }
+
+    /// Hands the call to what carries it out, which also counts its end.
+    async fn dispatch(
+        &self,
+        method: &Method,
+        request: Request<Body>,
+        call: crate::metrics::Call,
+    ) -> Result<Response<Body>, Status> {
+        use methods::Action;
+        let (parts, body) = request.into_parts();
+        let headers = grpc::UpstreamHeaders::from_client(&parts.headers);
+        match &method.action {
+            Action::Stream(kind) => stream::serve(&self.tenant, kind, method.path, headers, body, call).await,
+            Action::Unary(kind) => {
+                let mut call = call;
+                let answer = unary::serve(&self.tenant, kind, method.path, headers, body).await;
+                call.end(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
+                answer.map(|frame| grpc_response(Body::new(grpc::UnaryBody::new(frame))))
+            }
+        }
+    }
+}
+
+impl<B> Service<Request<B>> for Router
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let router = self.clone();
+        let request = request.map(Body::new);
+        Box::pin(async move { Ok(router.answer(request).await) })
+    }
+}
+
+fn grpc_response(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, const { http::HeaderValue::from_static("application/grpc") });
+    response
+}
+
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    request.method() == http::Method::POST
+        && content_type.is_some_and(|value| {
+            // With or without the encoding of the messages, which is protobuf or nothing we know.
+            matches!(value, b"application/grpc" | b"application/grpc+proto") || value.starts_with(b"application/grpc;")
+        })
+}
+
+/// Refuses compressed requests as grpc-go does where no compressor is registered, which is how etcd is built.
+fn check_encoding<B>(request: &Request<B>) -> Result<(), Status> {
+    match request.headers().get("grpc-encoding").map(http::HeaderValue::as_bytes) {
+        None | Some(b"" | b"identity") => Ok(()),
+        Some(other) => Err(Status::unimplemented(format!(
+            "grpc: Decompressor is not installed for grpc-encoding \"{}\"",
+            other.escape_ascii()
+        ))),
+    }
+}

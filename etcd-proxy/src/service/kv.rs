@@ -1,0 +1,101 @@
+//! Compact, which moves the tenant's watermark and leaves the shared history alone.
+
+use bytes::BytesMut;
+use proto::etcdserverpb::{
+    CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+    compare::{CompareResult, CompareTarget, TargetUnion},
+    request_op::Request,
+    response_op::Response,
+};
+use tonic::Status;
+
+use super::unary::{OwnCall, answer};
+use crate::{
+    error::{Denied, EtcdError},
+    meta,
+    tenant::CompactionPolicy,
+};
+
+const TXN: &str = "/etcdserverpb.KV/Txn";
+/// How often the watermark may be moved by others before this compaction gives up.
+const ATTEMPTS: usize = 64;
+/// The watermark of a tenant that never compacted.
+const NONE: i64 = -1;
+
+/// The watermark as it stands upstream.
+struct Stored {
+    revision: i64,
+    /// 0 when there is none.
+    mod_revision: i64,
+}
+
+/// `KV.Compact`, with etcd's answers (`storage/mvcc/kvstore.go`, `updateCompactRev`).
+pub(super) async fn compact(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+    let request: CompactionRequest = call.request("etcdserverpb.CompactionRequest")?;
+    if call.tenant.config().compaction == CompactionPolicy::Deny {
+        return Err(Denied::Compaction.into());
+    }
+    let revision = request.revision;
+    let mut stored = look(&call, revision).await?;
+    for _ in 0..ATTEMPTS {
+        if revision <= stored.revision {
+            return Err(EtcdError::Compacted.into());
+        }
+        let txn: TxnResponse = call.ask_by(TXN, &move_watermark(&call, &stored, revision)).await?;
+        let header = txn.header;
+        if txn.succeeded {
+            // Once this is answered, reads below are refused: this replica knows at once, others by watch.
+            call.tenant.watermark_moved(revision, header.map_or(i64::MAX, |header| header.revision));
+            return answer(&CompactionResponse { header });
+        }
+        stored = first_watermark(txn)?;
+    }
+    Err(Status::unavailable("etcd-proxy: the compaction watermark kept moving"))
+}
+
+/// Reads the watermark and has the upstream judge the revision: it must be there and not be compacted away.
+async fn look(call: &OwnCall<'_>, revision: i64) -> Result<Stored, Status> {
+    let key = call.tenant.watermark_key();
+    let mut success = vec![range(RangeRequest { key: key.clone(), ..Default::default() })];
+    if revision > 0 {
+        success.push(range(RangeRequest { key, revision, count_only: true, ..Default::default() }));
+    }
+    let txn: TxnResponse = call.ask_by(TXN, &TxnRequest { success, ..Default::default() }).await?;
+    first_watermark(txn)
+}
+
+/// The Txn that moves the watermark unless it has moved since, in which case it returns it.
+fn move_watermark(call: &OwnCall<'_>, stored: &Stored, revision: i64) -> TxnRequest {
+    let key = call.tenant.watermark_key();
+    let unmoved = Compare {
+        result: CompareResult::Equal as i32,
+        target: CompareTarget::Mod as i32,
+        key: key.clone(),
+        target_union: Some(TargetUnion::ModRevision(stored.mod_revision)),
+        ..Default::default()
+    };
+    let put = PutRequest { key: key.clone(), value: meta::encode_watermark(revision), ..Default::default() };
+    TxnRequest {
+        compare: vec![unmoved],
+        success: vec![RequestOp { request: Some(Request::RequestPut(put)) }],
+        failure: vec![range(RangeRequest { key, ..Default::default() })],
+    }
+}
+
+fn first_watermark(txn: TxnResponse) -> Result<Stored, Status> {
+    let Some(Response::ResponseRange(range)) = txn.responses.into_iter().next().and_then(|op| op.response) else {
+        return Err(Status::internal("etcd-proxy: the upstream's answer does not fit the question"));
+    };
+    match range.kvs.first() {
+        None => Ok(Stored { revision: NONE, mod_revision: 0 }),
+        Some(kv) => {
+            let revision =
+                meta::decode_watermark(&kv.value).map_err(|error| Status::internal(format!("etcd-proxy: {error}")))?;
+            Ok(Stored { revision, mod_revision: kv.mod_revision })
+        }
+    }
+}
+
+fn range(request: RangeRequest) -> RequestOp {
+    RequestOp { request: Some(Request::RequestRange(request)) }
+}

@@ -1,0 +1,84 @@
+//! Status and Alarm.
+
+use std::{cmp::Ordering, time::Duration};
+
+use bytes::BytesMut;
+use proto::etcdserverpb::{
+    AlarmRequest, AlarmResponse, ResponseHeader, StatusRequest, StatusResponse, alarm_request::AlarmAction,
+    maintenance_client::MaintenanceClient,
+};
+use tonic::Status;
+
+use super::unary::{OwnCall, answer};
+use crate::{error::Denied, upstream::UpstreamChannel};
+
+const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+/// How long a member is waited for that is asked for its version beside the one that answers.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `Maintenance.Status`: that of the answering member, with the lowest version among the members, since clients decide by
+/// it what every member can do. Sizes are the shared store's.
+pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+    let request: StatusRequest = call.request("etcdserverpb.StatusRequest")?;
+    let mut status: StatusResponse = call.ask(&request).await?;
+    let members = call.tenant.upstream().members();
+    if members.len() > 1 {
+        let versions = futures::future::join_all(members.iter().map(|member| version(member.clone()))).await;
+        for version in versions.into_iter().flatten() {
+            if compare_versions(&version, &status.version) == Ordering::Less {
+                status.version = version;
+            }
+        }
+    }
+    answer(&status)
+}
+
+/// `Maintenance.Alarm`: this tenant has no alarms, and those of the upstream are not its to touch.
+pub(super) async fn alarm(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+    let request: AlarmRequest = call.request("etcdserverpb.AlarmRequest")?;
+    if request.action != AlarmAction::Get as i32 {
+        return Err(Denied::Alarm.into());
+    }
+    let header = header(&call).await?;
+    answer(&AlarmResponse { header, alarms: Vec::new() })
+}
+
+/// A header of the upstream, for answers that it has no part in otherwise.
+pub(super) async fn header(call: &OwnCall<'_>) -> Result<Option<ResponseHeader>, Status> {
+    Ok(call.ask_by::<StatusResponse>(STATUS, &StatusRequest {}).await?.header)
+}
+
+async fn version(member: UpstreamChannel) -> Option<String> {
+    let mut client = MaintenanceClient::new(member);
+    let status = tokio::time::timeout(VERSION_TIMEOUT, client.status(StatusRequest {})).await.ok()?.ok()?;
+    Some(status.into_inner().version)
+}
+
+/// Orders versions by their numbers. What is no version is greater than any.
+fn compare_versions(a: &str, b: &str) -> Ordering {
+    fn numbers(version: &str) -> Option<[u64; 3]> {
+        let core = version.split(['-', '+']).next()?;
+        let mut parts = core.split('.').map(str::parse);
+        let numbers = [parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?];
+        parts.next().is_none().then_some(numbers)
+    }
+    match (numbers(a), numbers(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => Ordering::Equal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(compare_versions("3.5.9", "3.5.35"), Ordering::Less);
+        assert_eq!(compare_versions("3.8.0-alpha.0", "3.7.3"), Ordering::Greater);
+        assert_eq!(compare_versions("3.7.3", "3.7.3"), Ordering::Equal);
+        assert_eq!(compare_versions("", "3.7.3"), Ordering::Greater);
+    }
+}

@@ -1,0 +1,359 @@
+//! The way of a stream: one client stream is one upstream stream, rewritten frame by frame.
+//!
+//! No task stands between the two. The upstream's connection pulls requests through [`RequestStream`], the client's
+//! connection pulls responses through [`ResponseStream`], so whoever is slow slows its peer and nobody else, and nothing is
+//! queued here.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response};
+use http_body::Frame;
+use http_body_util::Full;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::oneshot;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::{Status, body::Body};
+use tower::Service as _;
+
+use super::{grpc_response, methods::Stream, unary};
+use crate::{
+    error::EtcdError,
+    grpc::{self, UpstreamHeaders, framing::Frames},
+    metrics::Call,
+    rewrite::{Interrupt, Rewriter, WatchStream},
+    tenant::Tenant,
+    unknown,
+    upstream::UpstreamBody,
+};
+
+/// How much is collected of messages that have arrived already before it is passed on.
+const BATCH: usize = 16 * 1024;
+
+/// The client's messages on their way to the upstream.
+struct RequestStream {
+    client: Body,
+    frames: Frames,
+    rewriter: Arc<dyn Rewriter>,
+    tenant: Tenant,
+    /// Tells the response side why the stream ends.
+    failure: Option<oneshot::Sender<Status>>,
+}
+
+/// The upstream's messages on their way to the client.
+struct ResponseStream {
+    /// Gone once the stream has ended.
+    upstream: Option<UpstreamBody>,
+    frames: Frames,
+    rewriter: Arc<dyn Rewriter>,
+    tenant: Tenant,
+    /// The status in the response's headers, which holds if no trailers come.
+    head: Option<Status>,
+    /// A message that waits for something to be loaded.
+    waiting: Option<(Bytes, Loading)>,
+    /// The status that follows what has been passed on.
+    ending: Option<Status>,
+    watched: Watched,
+    call: Call,
+    _open: Option<Open>,
+}
+
+type Loading = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
+/// What can end a stream besides its two ends.
+struct Watched {
+    failure: Option<oneshot::Receiver<Status>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+/// Counts an open stream.
+struct Open(Gauge);
+
+/// Opens a stream. Returns once the upstream has answered with headers, as etcd sends its own with the first message.
+pub(super) async fn serve(
+    tenant: &Tenant,
+    kind: &Stream,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    body: Body,
+    mut call: Call,
+) -> Result<Response<Body>, Status> {
+    let opened = open(tenant, kind, path, headers, body).await;
+    match opened {
+        Ok((upstream, rewriter, watched, open)) => {
+            let (parts, upstream) = upstream.into_parts();
+            if let Err(status) = grpc::check_response(parts.status, &parts.headers) {
+                call.end(status.code());
+                return Err(status);
+            }
+            let stream = ResponseStream {
+                upstream: Some(upstream),
+                frames: Frames::trusted(),
+                rewriter,
+                tenant: tenant.clone(),
+                head: grpc::status_of(&parts.headers),
+                waiting: None,
+                ending: None,
+                watched,
+                call,
+                _open: open,
+            };
+            Ok(grpc_response(Body::new(stream)))
+        }
+        Err(status) => {
+            call.end(status.code());
+            Err(status)
+        }
+    }
+}
+
+type Opened = (Response<UpstreamBody>, Arc<dyn Rewriter>, Watched, Option<Open>);
+
+async fn open(
+    tenant: &Tenant,
+    kind: &Stream,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    mut body: Body,
+) -> Result<Opened, Status> {
+    let stop = Box::pin(tenant.stop().clone().cancelled_owned());
+    let (rewriter, request, mut watched, open): (Arc<dyn Rewriter>, Body, Watched, Option<Open>) = match kind {
+        Stream::Refuse(status) => return Err(status()),
+        Stream::RangeStream(rewriter) => {
+            let message = grpc::read_message(&mut body, tenant.max_message_bytes()).await?;
+            let frame = unary::rewritten(tenant, |view, out| rewriter.request(view, &message, out)).await?;
+            tenant.check_length(&frame)?;
+            (rewriter.clone(), Body::new(Full::new(frame.freeze())), Watched { failure: None, stop }, None)
+        }
+        Stream::Watch => {
+            // The rewriting of a stream's requests cannot wait.
+            tenant.watermark().await?;
+            let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
+            let rewriter = Arc::new(WatchStream::new(schema).map_err(|error| Status::internal(error.to_string()))?);
+            let (request, failure) = RequestStream::new(body, rewriter.clone(), tenant);
+            (
+                rewriter,
+                request,
+                Watched { failure: Some(failure), stop },
+                Some(Open::new(&tenant.metrics().watch_streams)),
+            )
+        }
+        Stream::KeepAlive(rewriter) => {
+            tenant.leases().await?;
+            let (request, failure) = RequestStream::new(body, rewriter.clone(), tenant);
+            (
+                rewriter.clone(),
+                request,
+                Watched { failure: Some(failure), stop },
+                Some(Open::new(&tenant.metrics().keep_alive_streams)),
+            )
+        }
+    };
+    let mut channel = tenant.upstream().streams();
+    let answer = channel.call(headers.request(path, request));
+    tokio::select! {
+        biased;
+        status = std::future::poll_fn(|cx| watched.poll(cx)) => Err(status),
+        answer = answer => Ok((answer?, rewriter, watched, open)),
+    }
+}
+
+// === impl RequestStream ===
+
+impl RequestStream {
+    fn new(client: Body, rewriter: Arc<dyn Rewriter>, tenant: &Tenant) -> (Body, oneshot::Receiver<Status>) {
+        let (failure, failed) = oneshot::channel();
+        let stream = Self {
+            client,
+            frames: Frames::new(tenant.max_message_bytes()),
+            rewriter,
+            tenant: tenant.clone(),
+            failure: Some(failure),
+        };
+        (Body::new(stream), failed)
+    }
+
+    /// The frames for the upstream of the messages that have arrived.
+    fn rewrite(&mut self) -> Result<BytesMut, Status> {
+        let mut out = BytesMut::new();
+        while out.len() < BATCH
+            && let Some(message) = self.frames.next()?
+        {
+            let before = out.len();
+            match self.rewriter.request(&self.tenant.view(), &message, &mut out) {
+                Ok(()) => self.tenant.check_length(out.get(before..).unwrap_or_default())?,
+                Err(Interrupt::Refused(status)) => return Err(status),
+                // Loaded before the stream was opened.
+                Err(_) => return Err(Status::internal("etcd-proxy: a request of a stream cannot be rewritten")),
+            }
+        }
+        Ok(out)
+    }
+
+    fn fail(&mut self, status: Status) -> Status {
+        if let Some(failure) = self.failure.take() {
+            // Nobody listens once the response has ended.
+            let _gone = failure.send(status.clone());
+        }
+        status
+    }
+}
+
+impl http_body::Body for RequestStream {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            match self.rewrite() {
+                Ok(out) if !out.is_empty() => return Poll::Ready(Some(Ok(Frame::data(out.freeze())))),
+                Ok(_) => {}
+                Err(status) => return Poll::Ready(Some(Err(self.fail(status)))),
+            }
+            match ready!(Pin::new(&mut self.client).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.frames.push(data);
+                    }
+                }
+                Some(Err(_)) => return Poll::Ready(Some(Err(self.fail(Status::cancelled("context canceled"))))),
+                None if self.frames.is_torn() => {
+                    return Poll::Ready(Some(Err(self.fail(Status::internal("unexpected EOF")))));
+                }
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+// === impl ResponseStream ===
+
+impl ResponseStream {
+    /// The client's frames of the messages that have arrived. Sets `waiting` or `ending` where that cannot go on.
+    fn rewrite(&mut self) -> BytesMut {
+        let mut out = BytesMut::new();
+        while out.len() < BATCH && self.waiting.is_none() && self.ending.is_none() {
+            match self.frames.next() {
+                Ok(Some(message)) => self.rewrite_one(message, &mut out),
+                Ok(None) => break,
+                Err(status) => self.ending = Some(status),
+            }
+        }
+        out
+    }
+
+    fn rewrite_one(&mut self, message: Bytes, out: &mut BytesMut) {
+        match self.rewriter.response(&self.tenant.view(), &message, out) {
+            Ok(()) => {}
+            Err(interrupt) => {
+                let tenant = self.tenant.clone();
+                self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt).await })));
+            }
+        }
+    }
+
+    fn end(&mut self, status: Status) -> HeaderMap {
+        self.call.end(status.code());
+        // Dropping the upstream's side cancels it there.
+        self.upstream = None;
+        self.waiting = None;
+        grpc::trailers(&status)
+    }
+}
+
+impl http_body::Body for ResponseStream {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if this.upstream.is_none() {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(status) = this.watched.poll(cx) {
+            return Poll::Ready(Some(Ok(Frame::trailers(this.end(status)))));
+        }
+        loop {
+            if let Some((_, loading)) = &mut this.waiting {
+                let loaded = ready!(loading.as_mut().poll(cx));
+                if let Some((message, _)) = this.waiting.take() {
+                    match loaded {
+                        Ok(()) => {
+                            let mut out = BytesMut::new();
+                            this.rewrite_one(message, &mut out);
+                            if !out.is_empty() {
+                                return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
+                            }
+                        }
+                        Err(status) => this.ending = Some(status),
+                    }
+                }
+                continue;
+            }
+            if let Some(status) = this.ending.take() {
+                return Poll::Ready(Some(Ok(Frame::trailers(this.end(status)))));
+            }
+            let out = this.rewrite();
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
+            }
+            if this.waiting.is_some() || this.ending.is_some() {
+                continue;
+            }
+            let Some(upstream) = &mut this.upstream else { return Poll::Ready(None) };
+            match ready!(Pin::new(upstream).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.frames.push(data),
+                    Err(frame) => this.ending = frame.trailers_ref().and_then(grpc::status_of),
+                },
+                Some(Err(status)) => this.ending = Some(status),
+                None => {
+                    let head = this.head.take();
+                    this.ending = Some(head.unwrap_or_else(|| {
+                        Status::unavailable("etcd-proxy: the upstream ended the stream without a status")
+                    }));
+                }
+            }
+        }
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// Ready with the status that ends the stream.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        if let Some(failure) = &mut self.failure {
+            match Pin::new(failure).poll(cx) {
+                Poll::Ready(Ok(status)) => {
+                    self.failure = None;
+                    return Poll::Ready(status);
+                }
+                // The client has sent all it wanted to.
+                Poll::Ready(Err(_)) => self.failure = None,
+                Poll::Pending => {}
+            }
+        }
+        self.stop.as_mut().poll(cx).map(|()| EtcdError::Stopped.into())
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

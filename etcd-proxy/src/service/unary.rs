@@ -1,0 +1,123 @@
+//! The way of a unary call.
+
+use bytes::{Bytes, BytesMut};
+use prost::Message;
+use tonic::{Status, body::Body};
+
+use super::{
+    auth, cluster, kv, lease, maintenance,
+    methods::{Own, Unary},
+};
+use crate::{
+    grpc::{self, UpstreamHeaders, framing},
+    rewrite::{Interrupt, Rewriter, View},
+    tenant::Tenant,
+    unknown,
+};
+
+/// Carries out a unary call. Returns the frame of the answer.
+pub(super) async fn serve(
+    tenant: &Tenant,
+    kind: &Unary,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    mut body: Body,
+) -> Result<BytesMut, Status> {
+    let own = match kind {
+        Unary::Forward(rewriter) => {
+            let message = grpc::read_message(&mut body, tenant.max_message_bytes()).await?;
+            return forward(tenant, &**rewriter, path, headers, &message).await;
+        }
+        Unary::Refuse(status) => return Err(status()),
+        Unary::Own(own) => own,
+    };
+    let message = grpc::read_message(&mut body, tenant.max_message_bytes()).await?;
+    let own_call = OwnCall { tenant, path, headers, message };
+    match own {
+        Own::Compact => kv::compact(own_call).await,
+        Own::LeaseGrant => lease::grant(own_call).await,
+        Own::LeaseLeases => lease::leases(own_call).await,
+        Own::MemberList => cluster::member_list(own_call).await,
+        Own::Status => maintenance::status(own_call).await,
+        Own::Alarm => maintenance::alarm(own_call).await,
+        Own::AuthStatus => auth::status(own_call).await,
+        Own::UserList => auth::users(own_call).await,
+        Own::RoleList => auth::roles(own_call).await,
+    }
+}
+
+/// Passes a call on by way of its rewriter.
+async fn forward(
+    tenant: &Tenant,
+    rewriter: &dyn Rewriter,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    message: &Bytes,
+) -> Result<BytesMut, Status> {
+    let request = rewritten(tenant, |view, out| rewriter.request(view, message, out)).await?;
+    tenant.check_length(&request)?;
+    let answer = grpc::call(tenant.upstream().unary(), path, headers, request.freeze()).await?;
+    rewritten(tenant, |view, out| rewriter.response(view, &answer, out)).await
+}
+
+/// Rewrites a message, loading first what that turns out to need.
+pub(super) async fn rewritten(
+    tenant: &Tenant,
+    rewrite: impl Fn(&View<'_>, &mut BytesMut) -> Result<(), Interrupt>,
+) -> Result<BytesMut, Status> {
+    let mut out = BytesMut::new();
+    loop {
+        // The view must not live across the await.
+        let interrupt = match rewrite(&tenant.view(), &mut out) {
+            Ok(()) => return Ok(out),
+            Err(interrupt) => interrupt,
+        };
+        tenant.resolve(interrupt).await?;
+    }
+}
+
+/// A unary call that is carried out here.
+pub(super) struct OwnCall<'a> {
+    pub(super) tenant: &'a Tenant,
+    /// The method's path, the same upstream.
+    path: &'static str,
+    headers: UpstreamHeaders,
+    message: Bytes,
+}
+
+// === impl OwnCall ===
+
+impl OwnCall<'_> {
+    /// The request, which must hold nothing unknown.
+    pub(super) fn request<M: Message + Default>(&self, name: &str) -> Result<M, Status> {
+        let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
+        let id = schema.message(name).map_err(|error| Status::internal(error.to_string()))?;
+        schema.scan(id, &self.message, 0)?;
+        M::decode(self.message.clone()).map_err(|_| unknown::Refusal::Malformed.into())
+    }
+
+    /// Asks the upstream by the same method.
+    pub(super) async fn ask<M: Message + Default>(&self, request: &impl Message) -> Result<M, Status> {
+        self.ask_by(self.path, request).await
+    }
+
+    /// Asks the upstream by another method.
+    pub(super) async fn ask_by<M: Message + Default>(
+        &self,
+        path: &'static str,
+        request: &impl Message,
+    ) -> Result<M, Status> {
+        let mut frame = BytesMut::new();
+        framing::put_message(request, &mut frame)?;
+        let answer = grpc::call(self.tenant.upstream().unary(), path, self.headers.clone(), frame.freeze()).await?;
+        M::decode(answer)
+            .map_err(|error| Status::internal(format!("etcd-proxy: the upstream's answer cannot be decoded: {error}")))
+    }
+}
+
+/// The frame of an answer.
+pub(super) fn answer(message: &impl Message) -> Result<BytesMut, Status> {
+    let mut frame = BytesMut::new();
+    framing::put_message(message, &mut frame)?;
+    Ok(frame)
+}

@@ -1,0 +1,209 @@
+//! One tenant: its prefix, its mapping of lease ids, its watermark, and how to reach the upstream for it.
+
+mod leases;
+mod watermark;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::OnceCell;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::Status;
+
+use self::watermark::Watermark;
+use crate::{
+    error::EtcdError,
+    lease_id::LeaseCipher,
+    meta::{MetaLayout, TenantKeys},
+    metrics::Metrics,
+    prefix::Prefix,
+    rewrite::{Interrupt, View},
+    upstream::Upstream,
+};
+
+/// etcd's default for `--max-txn-ops` (`server/embed/config.go`).
+pub const DEFAULT_MAX_TXN_OPS: usize = 128;
+/// etcd's default for `--max-request-bytes`.
+pub const DEFAULT_MAX_REQUEST_BYTES: usize = 1536 * 1024;
+/// What a gRPC message may have beyond that (`server/config`, `grpcOverheadBytes`).
+const GRPC_OVERHEAD: usize = 512 * 1024;
+
+/// What a tenant is.
+#[derive(Clone, Debug)]
+pub struct TenantConfig {
+    /// Where its keys lie on the upstream.
+    pub prefix: Prefix,
+    /// Where the meta keys lie.
+    pub meta: MetaLayout,
+    /// The name that MemberList gives the one member.
+    pub member_name: String,
+    /// The URLs that MemberList gives it.
+    pub advertise_client_urls: Vec<String>,
+    /// What Compact does.
+    pub compaction: CompactionPolicy,
+    /// The upstream's `--max-txn-ops`.
+    pub max_txn_ops: usize,
+    /// The upstream's `--max-request-bytes`.
+    pub max_request_bytes: usize,
+}
+
+/// What a tenant's Compact does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CompactionPolicy {
+    /// Moves the tenant's watermark; the shared history stays.
+    #[default]
+    Virtual,
+    /// Is refused.
+    Deny,
+}
+
+/// A tenant that is being served. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tenant(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: TenantConfig,
+    keys: TenantKeys,
+    upstream: Upstream,
+    metrics: Metrics,
+    leases: OnceCell<LeaseCipher>,
+    watermark: Watermark,
+    stop: CancellationToken,
+}
+
+// === impl TenantConfig ===
+
+impl TenantConfig {
+    /// A tenant with etcd's limits and without advertised URLs.
+    pub fn new(prefix: Prefix, meta: MetaLayout) -> Self {
+        Self {
+            prefix,
+            meta,
+            member_name: "etcd-proxy".to_owned(),
+            advertise_client_urls: Vec::new(),
+            compaction: CompactionPolicy::default(),
+            max_txn_ops: DEFAULT_MAX_TXN_OPS,
+            max_request_bytes: DEFAULT_MAX_REQUEST_BYTES,
+        }
+    }
+}
+
+// === impl Tenant ===
+
+impl Tenant {
+    /// A tenant on `upstream`. Reads and writes nothing there. When `stop` is cancelled, its streams end with the status that
+    /// clients of a stopping etcd get.
+    pub fn new(config: TenantConfig, upstream: Upstream, metrics: Metrics, stop: CancellationToken) -> Self {
+        let keys = config.meta.tenant(&config.prefix);
+        let watermark = Watermark::new(metrics.watermark.clone());
+        Self(Arc::new(Inner { config, keys, upstream, metrics, leases: OnceCell::new(), watermark, stop }))
+    }
+
+    /// Starts what goes on in the background: following the watermark that other replicas move. It ends when the tenant
+    /// stops.
+    pub fn start(&self, tasks: &TaskTracker) {
+        let tenant = self.clone();
+        tasks.spawn(async move {
+            let stop = tenant.0.stop.clone();
+            // An error means that the tenant stopped first.
+            let _stopped = stop.run_until_cancelled(watermark::follow(&tenant)).await;
+        });
+    }
+
+    /// What it is.
+    pub fn config(&self) -> &TenantConfig {
+        &self.0.config
+    }
+
+    /// Its meta keys.
+    pub fn keys(&self) -> &TenantKeys {
+        &self.0.keys
+    }
+
+    /// The way to the shared etcd.
+    pub fn upstream(&self) -> &Upstream {
+        &self.0.upstream
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Cancelled when its streams are to end.
+    pub fn stop(&self) -> &CancellationToken {
+        &self.0.stop
+    }
+
+    /// The longest message that a client may send.
+    pub fn max_message_bytes(&self) -> usize {
+        self.0.config.max_request_bytes.saturating_add(GRPC_OVERHEAD)
+    }
+
+    /// What messages are rewritten by at this moment.
+    pub fn view(&self) -> View<'_> {
+        let inner = &*self.0;
+        View {
+            prefix: &inner.config.prefix,
+            meta: &inner.keys,
+            leases: inner.leases.get(),
+            watermark: inner.watermark.get(),
+            max_txn_ops: inner.config.max_txn_ops,
+        }
+    }
+
+    /// Does what an interrupted rewrite waits for, after which it can be tried again.
+    ///
+    /// # Errors
+    /// What the client gets if it cannot go on.
+    pub async fn resolve(&self, interrupt: Interrupt) -> Result<(), Status> {
+        match interrupt {
+            Interrupt::NeedsLeases => self.leases().await.map(drop),
+            Interrupt::NeedsWatermark => self.watermark().await.map(drop),
+            Interrupt::Refused(status) => Err(status),
+            Interrupt::Foreign => {
+                self.0.metrics.foreign_keys.inc();
+                tracing::error!(prefix = %self.0.config.prefix, "the upstream's answer held a key outside the prefix; it was held back");
+                Err(Status::internal(
+                    "etcd-proxy: the upstream's answer was held back because it does not belong to this tenant",
+                ))
+            }
+        }
+    }
+
+    /// Checks that a rewritten message is one that the upstream looks at. The prefix
+    /// may have made it longer than that; etcd would find the original too large as well, if only later.
+    ///
+    /// # Errors
+    /// etcd's, for a message that is too long.
+    pub fn check_length(&self, frame: &[u8]) -> Result<(), EtcdError> {
+        if frame.len() > self.max_message_bytes() { Err(EtcdError::RequestTooLarge) } else { Ok(()) }
+    }
+
+    /// The mapping of lease ids, loaded or made at its first use.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached or the stored secret cannot be read.
+    pub async fn leases(&self) -> Result<&LeaseCipher, Status> {
+        self.0.leases.get_or_try_init(|| leases::load_or_make(&self.0.upstream, &self.0.keys)).await
+    }
+
+    /// The lowest revision that the tenant may read, loaded at its first use; -1 when it never compacted.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached or the stored watermark cannot be read.
+    pub async fn watermark(&self) -> Result<i64, Status> {
+        self.0.watermark.load(&self.0.upstream, &self.0.keys).await
+    }
+
+    /// Notes a watermark that stands in the meta keys since `mod_revision`.
+    pub fn watermark_moved(&self, revision: i64, mod_revision: i64) {
+        self.0.watermark.moved(revision, mod_revision);
+    }
+
+    /// The key of the tenant's watermark.
+    pub fn watermark_key(&self) -> Bytes {
+        self.0.keys.watermark()
+    }
+}

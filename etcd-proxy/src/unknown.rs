@@ -1,0 +1,428 @@
+//! The look at a request's bytes before it is decoded: is it well formed, and does it hold a field that this proxy does
+//! not know?
+//!
+//! A field that a newer etcd has added to a request may carry a key (`Compare.range_end` once was such a field). Decoding
+//! would drop it, passing it on could leave the prefix; so the request is refused. What is well formed is decided as Go's
+//! protobuf decides it (`google.golang.org/protobuf/internal/impl/decode.go`), where a known field with a wrong wire type
+//! is an unknown field. The scan does not recurse, so nesting costs no stack.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use prost::Message as _;
+use prost_types::{
+    DescriptorProto, FileDescriptorSet,
+    field_descriptor_proto::{Label, Type},
+};
+use thiserror::Error;
+use tonic::Status;
+
+/// Field numbers below this are found by index.
+const DIRECT: usize = 32;
+/// Go's limit for nested messages (`protowire.DefaultRecursionLimit`).
+const GO_DEPTH: usize = 10_000;
+/// The greatest field number there is (`protowire.MaxValidNumber`).
+const MAX_FIELD: u64 = (1 << 29) - 1;
+
+const VARINT: u8 = 0;
+const FIXED64: u8 = 1;
+const LEN: u8 = 2;
+const START_GROUP: u8 = 3;
+const FIXED32: u8 = 5;
+
+/// The fields of all messages of the API.
+#[derive(Debug)]
+pub struct Schema {
+    messages: Vec<MessageFields>,
+    by_name: HashMap<String, MessageId>,
+}
+
+/// A message of a [`Schema`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageId(usize);
+
+/// The descriptors that were compiled in do not hold together.
+#[derive(Clone, Debug, Error)]
+pub enum SchemaError {
+    /// They are not a `FileDescriptorSet`.
+    #[error("the descriptors of the etcd API cannot be decoded")]
+    Descriptors(#[from] prost::DecodeError),
+    /// A message is used that is not described.
+    #[error("the descriptors of the etcd API lack the message {0}")]
+    Missing(String),
+}
+
+/// Why a request is refused before it is decoded.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not a protocol buffer, by Go's rules.
+    Malformed,
+    /// A field that is not in the schema, or not with this wire type.
+    Unknown {
+        /// Full name of the message.
+        message: String,
+        /// The field's number.
+        field: u64,
+    },
+    /// More levels of nested messages than allowed, yet fewer than Go refuses.
+    TooDeep,
+}
+
+#[derive(Debug)]
+struct MessageFields {
+    name: String,
+    direct: [Option<Field>; DIRECT],
+    others: Vec<(u64, Field)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    kind: Kind,
+    repeated: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Scalar(u8),
+    Bytes,
+    Message(MessageId),
+}
+
+/// A position in the bytes of a request.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// The schema of the etcd API that this crate was built with.
+///
+/// # Errors
+/// When the compiled-in descriptors do not hold together.
+pub fn schema() -> Result<&'static Schema, SchemaError> {
+    static SCHEMA: LazyLock<Result<Schema, SchemaError>> = LazyLock::new(Schema::load);
+    SCHEMA.as_ref().map_err(Clone::clone)
+}
+
+// === impl Schema ===
+
+impl Schema {
+    fn load() -> Result<Self, SchemaError> {
+        Self::from_descriptors(&FileDescriptorSet::decode(proto::FILE_DESCRIPTOR_SET)?)
+    }
+
+    fn from_descriptors(set: &FileDescriptorSet) -> Result<Self, SchemaError> {
+        let mut found = Vec::new();
+        for file in &set.file {
+            for message in &file.message_type {
+                collect(file.package(), message, &mut found);
+            }
+        }
+        let by_name: HashMap<String, MessageId> =
+            found.iter().enumerate().map(|(index, (name, _))| (name.clone(), MessageId(index))).collect();
+        let messages = found
+            .into_iter()
+            .map(|(name, message)| MessageFields::new(name, message, &by_name))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { messages, by_name })
+    }
+
+    /// The message with this full name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn message(&self, name: &str) -> Result<MessageId, SchemaError> {
+        self.by_name.get(name).copied().ok_or_else(|| SchemaError::Missing(name.to_owned()))
+    }
+
+    /// Looks through an encoded message of type `root`, with at most `max_depth` levels of messages below it.
+    ///
+    /// # Errors
+    /// The first reason to refuse it.
+    pub fn scan(&self, root: MessageId, bytes: &[u8], max_depth: usize) -> Result<(), Refusal> {
+        let mut cursor = Cursor { bytes, at: 0 };
+        let mut current = (root, bytes.len());
+        let mut parents: Vec<(MessageId, usize)> = Vec::new();
+        let mut too_deep = false;
+        loop {
+            let (id, end) = current;
+            if cursor.at == end {
+                match parents.pop() {
+                    Some(parent) => current = parent,
+                    None if too_deep => return Err(Refusal::TooDeep),
+                    None => return Ok(()),
+                }
+                continue;
+            }
+            let tag = cursor.varint(end)?;
+            let (number, wire) = (tag >> 3, (tag & 7) as u8);
+            if number == 0 || number > MAX_FIELD {
+                return Err(Refusal::Malformed);
+            }
+            let message = self.messages.get(id.0).ok_or(Refusal::Malformed)?;
+            let field = message.field(number);
+            match (wire, field) {
+                (VARINT, Some(Field { kind: Kind::Scalar(VARINT), .. })) => {
+                    cursor.varint(end)?;
+                }
+                (FIXED64, Some(Field { kind: Kind::Scalar(FIXED64), .. })) => cursor.skip(8, end)?,
+                (FIXED32, Some(Field { kind: Kind::Scalar(FIXED32), .. })) => cursor.skip(4, end)?,
+                (LEN, Some(Field { kind: Kind::Bytes, .. })) => {
+                    let length = cursor.length(end)?;
+                    cursor.skip(length, end)?;
+                }
+                (LEN, Some(Field { kind: Kind::Scalar(scalar), repeated: true })) => {
+                    let length = cursor.length(end)?;
+                    cursor.packed(scalar, length)?;
+                }
+                (LEN, Some(Field { kind: Kind::Message(child), .. })) => {
+                    let length = cursor.length(end)?;
+                    parents.push(current);
+                    if parents.len() >= GO_DEPTH {
+                        return Err(Refusal::Malformed);
+                    }
+                    too_deep |= parents.len() > max_depth;
+                    current = (child, cursor.at + length);
+                }
+                (VARINT | FIXED64 | LEN | START_GROUP | FIXED32, _) => {
+                    return Err(Refusal::Unknown { message: message.name.clone(), field: number });
+                }
+                _ => return Err(Refusal::Malformed),
+            }
+        }
+    }
+}
+
+/// Collects a message and those declared inside it under their full names.
+fn collect<'a>(scope: &str, message: &'a DescriptorProto, found: &mut Vec<(String, &'a DescriptorProto)>) {
+    let name = format!("{scope}.{}", message.name());
+    for nested in &message.nested_type {
+        collect(&name, nested, found);
+    }
+    found.push((name, message));
+}
+
+// === impl MessageFields ===
+
+impl MessageFields {
+    fn new(name: String, message: &DescriptorProto, ids: &HashMap<String, MessageId>) -> Result<Self, SchemaError> {
+        let mut fields = Self { name, direct: [None; DIRECT], others: Vec::new() };
+        for field in &message.field {
+            let kind = match field.r#type() {
+                Type::Message | Type::Group => {
+                    let name = field.type_name().trim_start_matches('.');
+                    Kind::Message(*ids.get(name).ok_or_else(|| SchemaError::Missing(name.to_owned()))?)
+                }
+                Type::Bytes | Type::String => Kind::Bytes,
+                Type::Double | Type::Fixed64 | Type::Sfixed64 => Kind::Scalar(FIXED64),
+                Type::Float | Type::Fixed32 | Type::Sfixed32 => Kind::Scalar(FIXED32),
+                _ => Kind::Scalar(VARINT),
+            };
+            let entry = Field { kind, repeated: field.label() == Label::Repeated };
+            let number = u64::from(field.number().unsigned_abs());
+            match usize::try_from(number).ok().and_then(|index| fields.direct.get_mut(index)) {
+                Some(slot) => *slot = Some(entry),
+                None => fields.others.push((number, entry)),
+            }
+        }
+        Ok(fields)
+    }
+
+    fn field(&self, number: u64) -> Option<Field> {
+        match usize::try_from(number).ok().and_then(|index| self.direct.get(index)) {
+            Some(slot) => *slot,
+            None => self.others.iter().find(|(other, _)| *other == number).map(|(_, field)| *field),
+        }
+    }
+}
+
+// === impl Cursor ===
+
+impl Cursor<'_> {
+    /// Reads a varint of at most 64 bits, as `protowire.ConsumeVarint` does: overlong forms are fine, overflow is not.
+    fn varint(&mut self, end: usize) -> Result<u64, Refusal> {
+        let mut value = 0u64;
+        for index in 0..10 {
+            let byte = self.bytes.get(self.at).filter(|_| self.at < end).copied().ok_or(Refusal::Malformed)?;
+            self.at += 1;
+            if index == 9 && byte > 1 {
+                return Err(Refusal::Malformed);
+            }
+            value |= u64::from(byte & 0x7f) << (7 * index);
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(Refusal::Malformed)
+    }
+
+    /// Reads the length of a field that must end by `end`.
+    fn length(&mut self, end: usize) -> Result<usize, Refusal> {
+        let length = usize::try_from(self.varint(end)?).map_err(|_| Refusal::Malformed)?;
+        if length > end - self.at { Err(Refusal::Malformed) } else { Ok(length) }
+    }
+
+    fn skip(&mut self, length: usize, end: usize) -> Result<(), Refusal> {
+        if length > end - self.at {
+            return Err(Refusal::Malformed);
+        }
+        self.at += length;
+        Ok(())
+    }
+
+    fn packed(&mut self, scalar: u8, length: usize) -> Result<(), Refusal> {
+        let end = self.at + length;
+        while self.at < end {
+            match scalar {
+                FIXED64 => self.skip(8, end)?,
+                FIXED32 => self.skip(4, end)?,
+                _ => {
+                    self.varint(end)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Refusal ===
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            // The text that grpc-go and Go's protobuf make of it.
+            Refusal::Malformed | Refusal::TooDeep => {
+                Self::internal("grpc: error unmarshalling request: proto: cannot parse invalid wire-format data")
+            }
+            Refusal::Unknown { message, field } => Self::unimplemented(format!(
+                "etcd-proxy: field {field} of {message} is unknown here and may carry a key, so the request is refused; a newer etcd-proxy may know it"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proto::etcdserverpb::{
+        Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest,
+        compare::TargetUnion, request_op::Request, watch_request::RequestUnion,
+    };
+
+    use super::*;
+
+    fn scan(name: &str, bytes: &[u8]) -> Result<(), Refusal> {
+        let schema = schema().unwrap();
+        schema.scan(schema.message(name).unwrap(), bytes, 300)
+    }
+
+    fn unknown(message: &str, field: u64) -> Result<(), Refusal> {
+        Err(Refusal::Unknown { message: message.into(), field })
+    }
+
+    #[test]
+    fn passes_what_it_knows() {
+        let txn = TxnRequest {
+            compare: vec![Compare {
+                key: "k".into(),
+                range_end: "l".into(),
+                target_union: Some(TargetUnion::Lease(-1)),
+                ..Default::default()
+            }],
+            success: vec![RequestOp {
+                request: Some(Request::RequestTxn(TxnRequest {
+                    failure: vec![RequestOp {
+                        request: Some(Request::RequestPut(PutRequest {
+                            key: "k".into(),
+                            lease: i64::MIN,
+                            ..Default::default()
+                        })),
+                    }],
+                    ..Default::default()
+                })),
+            }],
+            ..Default::default()
+        };
+        assert_eq!(scan("etcdserverpb.TxnRequest", &txn.encode_to_vec()), Ok(()));
+        let watch = WatchRequest {
+            request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
+                key: "k".into(),
+                filters: vec![0, 1],
+                ..Default::default()
+            })),
+        };
+        assert_eq!(scan("etcdserverpb.WatchRequest", &watch.encode_to_vec()), Ok(()));
+    }
+
+    #[test]
+    fn names_message_and_field() {
+        // Field 99, varint 1.
+        let extra = [0x98, 0x06, 0x01];
+        assert_eq!(scan("etcdserverpb.RangeRequest", &extra), unknown("etcdserverpb.RangeRequest", 99));
+        let compare = [[0x0a, 0x03].as_slice(), &extra].concat();
+        assert_eq!(scan("etcdserverpb.TxnRequest", &compare), unknown("etcdserverpb.Compare", 99));
+        // A oneof member that is not there yet: RequestOp field 5.
+        assert_eq!(
+            scan("etcdserverpb.TxnRequest", &[0x12, 0x03, 0x2a, 0x01, 0x00]),
+            unknown("etcdserverpb.RequestOp", 5)
+        );
+        // key as varint, and as a group: Go keeps both as unknown fields.
+        assert_eq!(scan("etcdserverpb.RangeRequest", &[0x08, 0x01]), unknown("etcdserverpb.RangeRequest", 1));
+        assert_eq!(scan("etcdserverpb.RangeRequest", &[0x0b, 0x0c]), unknown("etcdserverpb.RangeRequest", 1));
+        let status = Status::from(scan("etcdserverpb.RangeRequest", &extra).unwrap_err());
+        assert_eq!(status.code(), tonic::Code::Unimplemented);
+        assert!(status.message().contains("field 99 of etcdserverpb.RangeRequest"), "{}", status.message());
+    }
+
+    #[test]
+    fn refuses_what_go_refuses() {
+        let malformed: [&[u8]; 8] = [
+            &[0x0a],                                                                // no length
+            &[0x0a, 0x05, b'a'],                                                    // too short
+            &[0x00, 0x00],                                                          // field 0
+            &[0x0c],                                                                // end of a group that did not begin
+            &[0x0e, 0x00],                                                          // wire type 6
+            &[0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02],    // 65 bits
+            &[0x18, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0], // 11 bytes
+            &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],    // length of 2^64-1
+        ];
+        for bytes in malformed {
+            assert_eq!(scan("etcdserverpb.RangeRequest", bytes), Err(Refusal::Malformed), "{bytes:?}");
+        }
+        // Overlong, repeated and packed forms are fine.
+        assert_eq!(
+            scan("etcdserverpb.RangeRequest", &[0x18, 0x81, 0x80, 0x00, 0x18, 0x01, 0x8a, 0x00, 0x01, b'a']),
+            Ok(())
+        );
+        assert_eq!(scan("etcdserverpb.WatchCreateRequest", &[0x2a, 0x02, 0x00, 0x01, 0x28, 0x01]), Ok(()));
+    }
+
+    #[test]
+    fn depth_is_bounded_without_a_deep_stack() {
+        let nest = |levels: usize| {
+            (0..levels).fold(Vec::new(), |inner, _| {
+                let mut op = vec![0x22];
+                prost::encode_length_delimiter(inner.len(), &mut op).unwrap();
+                op.extend(inner);
+                let mut txn = vec![0x12];
+                prost::encode_length_delimiter(op.len(), &mut txn).unwrap();
+                txn.extend(op);
+                txn
+            })
+        };
+        assert_eq!(scan("etcdserverpb.TxnRequest", &nest(150)), Ok(()));
+        assert_eq!(scan("etcdserverpb.TxnRequest", &nest(151)), Err(Refusal::TooDeep));
+        assert_eq!(scan("etcdserverpb.TxnRequest", &nest(4_990)), Err(Refusal::TooDeep));
+        assert_eq!(scan("etcdserverpb.TxnRequest", &nest(6_000)), Err(Refusal::Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn what_it_passes_can_be_decoded(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if scan("etcdserverpb.TxnRequest", &bytes).is_ok() {
+                prop_assert!(TxnRequest::decode(&*bytes).is_ok());
+            }
+            if scan("etcdserverpb.RangeRequest", &bytes).is_ok() {
+                prop_assert!(RangeRequest::decode(&*bytes).is_ok());
+            }
+        }
+    }
+}
