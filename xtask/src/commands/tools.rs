@@ -1,5 +1,7 @@
 //! `cargo xtask tools`: where the real components are.
 
+use std::io::Write;
+
 use anyhow::Result;
 use clap::Args;
 
@@ -21,17 +23,19 @@ pub struct Command {
 /// When a tool is missing and cannot be built.
 pub fn run(command: &Command) -> Result<()> {
     let tools = Tools::with(&command.tools)?;
+    // Written, not printed: a reader such as `head` may go away.
+    let mut out = std::io::stdout().lock();
     for tool in &command.names {
-        println!("{}", tools.path(*tool)?.display());
+        writeln!(out, "{}", tools.path(*tool)?.display())?;
     }
     if command.names.is_empty() {
-        println!("{:<24} {:<10} {:<20} PATH", "NAME", "VERSION", "FOUND BY");
+        writeln!(out, "{:<24} {:<10} {:<20} PATH", "NAME", "VERSION", "FOUND BY")?;
         for tool in Tool::ALL {
             let version = tool.version()?;
             match tools.found(tool) {
-                Ok(Some(found)) => println!("{tool:<24} {version:<10} {:<20} {}", found.by, found.path.display()),
-                Ok(None) => println!("{tool:<24} {version:<10} {:<20}", "to be built"),
-                Err(error) => println!("{tool:<24} {version:<10} {:<20} {error:#}", "cannot be built"),
+                Ok(Some(found)) => writeln!(out, "{tool:<24} {version:<10} {:<20} {}", found.by, found.path.display())?,
+                Ok(None) => writeln!(out, "{tool:<24} {version:<10} {:<20}", "to be built")?,
+                Err(error) => writeln!(out, "{tool:<24} {version:<10} {:<20} {error:#}", "cannot be built")?,
             }
         }
     }

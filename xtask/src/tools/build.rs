@@ -194,11 +194,14 @@ fn go(tool: Tool) -> Result<PathBuf> {
     }
     let (major, minor) = GO;
     let state = seen.map_or_else(|| "no Go was found".to_owned(), |version| format!("the Go found is {version}"));
+    let elsewhere = match tool.version_arguments() {
+        Some(_) => format!(", or one of version {} in KUBEBUILDER_ASSETS or PATH", tool.version()?),
+        None => String::new(),
+    };
     bail!(
         "{tool} has to be built, which needs Go {major}.{minor} or newer; {state}.\n\
          Install it from https://go.dev/dl/ or by your system's packages and have `go` in PATH,\n\
-         or give a ready binary: `--tool {tool}=PATH`, or one of version {} in KUBEBUILDER_ASSETS or PATH.",
-        tool.version()?
+         or give a ready binary: `--tool {tool}=PATH`{elsewhere}."
     )
 }
 

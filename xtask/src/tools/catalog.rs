@@ -19,6 +19,7 @@ pub enum Tool {
     Kubectl,
     SampleApiserver,
     Descriptors,
+    OpenapiMeta,
     Informer,
     CargoDeny,
 }
@@ -53,7 +54,7 @@ const KUBERNETES: &str = "k8s.io/kubernetes";
 
 impl Tool {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Etcd,
         Self::Etcdctl,
         Self::Etcdutl,
@@ -65,6 +66,7 @@ impl Tool {
         Self::Kubectl,
         Self::SampleApiserver,
         Self::Descriptors,
+        Self::OpenapiMeta,
         Self::Informer,
         Self::CargoDeny,
     ];
@@ -83,6 +85,7 @@ impl Tool {
             Self::Kubectl => "kubectl",
             Self::SampleApiserver => "sample-apiserver",
             Self::Descriptors => "descriptors",
+            Self::OpenapiMeta => "openapi-meta",
             Self::Informer => "informer",
             Self::CargoDeny => "cargo-deny",
         }
@@ -110,6 +113,7 @@ impl Tool {
             Self::Kubectl => kubernetes(KUBERNETES, "k8s.io/kubernetes/cmd/kubectl"),
             Self::SampleApiserver => kubernetes("k8s.io/sample-apiserver", "k8s.io/sample-apiserver"),
             Self::Descriptors => Source::GoProgram { folder: "descriptors" },
+            Self::OpenapiMeta => Source::GoProgram { folder: "openapi-meta" },
             Self::Informer => Source::GoProgram { folder: "informer" },
             Self::CargoDeny => Source::Crate { name: "cargo-deny", version: "0.20.2" },
         }
@@ -127,7 +131,9 @@ impl Tool {
             | Self::CargoDeny => Some(&["--version"]),
             Self::Etcdctl | Self::Etcdutl => Some(&["version"]),
             Self::Kubectl => Some(&["version", "--client"]),
-            Self::EtcdBenchmark | Self::SampleApiserver | Self::Descriptors | Self::Informer => None,
+            Self::EtcdBenchmark | Self::SampleApiserver | Self::Descriptors | Self::OpenapiMeta | Self::Informer => {
+                None
+            }
         }
     }
 

@@ -57,7 +57,10 @@ const SUITES: [Suite; 3] = [
         what: "every crate's own tests, those on a real etcd included",
         default: true,
         limit: minutes(40),
-        kind: Kind::Crates { without: "e2e", tools: &[Tool::Etcd, Tool::Etcdctl, Tool::Descriptors] },
+        kind: Kind::Crates {
+            without: "e2e",
+            tools: &[Tool::Etcd, Tool::Etcdctl, Tool::Descriptors, Tool::OpenapiMeta],
+        },
     },
     Suite {
         name: "e2e",
