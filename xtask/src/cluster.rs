@@ -94,6 +94,7 @@ impl Options {
     /// # Errors
     /// When a variable is not set.
     pub fn of_test(name: &str) -> Result<Self> {
+        site::end_abandoned(&site::of_tests())?;
         let tools = Tools::of_test();
         let store = Store::Proxy(own_program("etcd-proxy")?);
         let tenant = |server| Some(TenantOptions { server, store: store.clone() });

@@ -22,7 +22,7 @@ use crate::{pki, poll};
 /// The variable that marks a process as belonging to a site.
 pub(crate) const MARK: &str = "XTASK_SITE";
 
-/// The file that tells that a folder is a site and may be removed.
+/// The file that tells that a folder is a site and may be removed, and whose it is.
 const SITE_FILE: &str = ".xtask-site";
 
 /// How long processes have to end in order before they are killed. Their data goes anyway.
@@ -56,7 +56,8 @@ impl Site {
         // Keys lie in it.
         builder.recursive(true).mode(0o700).create(dir).with_context(|| format!("creating {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        pki::write(&dir.join(SITE_FILE), b"", 0o600)?;
+        let maker = Record::of(std::process::id(), std::env::args().collect());
+        pki::write(&dir.join(SITE_FILE), &serde_json::to_vec(&maker)?, 0o600)?;
         for folder in ["logs", "processes", "pki", "data"] {
             std::fs::create_dir(dir.join(folder))?;
         }
@@ -107,9 +108,19 @@ impl Site {
     }
 
     pub(crate) fn record(&self, name: &str, pid: u32, command: Vec<String>) -> Result<()> {
-        let record = Record { pid, started: started(pid).unwrap_or_default(), command };
+        let record = Record::of(pid, command);
         let path = self.dir.join("processes").join(format!("{name}.json"));
         pki::write(&path, serde_json::to_string_pretty(&record)?.as_bytes(), 0o600)
+    }
+}
+
+impl Record {
+    fn of(pid: u32, command: Vec<String>) -> Self {
+        Self { pid, started: started(pid).unwrap_or_default(), command }
+    }
+
+    fn is_alive(&self) -> bool {
+        started(self.pid).is_some_and(|started| started == self.started)
     }
 }
 
@@ -137,14 +148,21 @@ pub fn of_tests() -> PathBuf {
     crate::root().join("target").join("e2e")
 }
 
-/// Ends the processes of every site directly below a folder, and leaves the sites for a look at their logs.
+/// Ends the processes of those sites directly below a folder whose maker is gone, and leaves their logs for a look.
+///
+/// A test that is killed cannot clean up after itself, and tests that share a cluster have no last one that would.
 ///
 /// # Errors
 /// When a process outlives its killing.
-pub fn end_all(folder: &Path) -> Result<()> {
+pub fn end_abandoned(folder: &Path) -> Result<()> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    for path in entries.map(|entry| entry.path()).filter(|path| path.join(SITE_FILE).is_file()) {
-        end_processes(&path.canonicalize()?)?;
+    for path in entries.map(|entry| entry.path()) {
+        let Ok(text) = std::fs::read(path.join(SITE_FILE)) else { continue };
+        // A site without a readable maker was being made when its maker ended.
+        let maker: Option<Record> = serde_json::from_slice(&text).ok();
+        if !maker.is_some_and(|maker| maker.is_alive()) {
+            end_processes(&path.canonicalize()?)?;
+        }
     }
     Ok(())
 }
@@ -200,14 +218,21 @@ fn recorded(dir: &Path) -> Vec<Pid> {
     entries
         .filter_map(|entry| {
             let record: Record = serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok()?;
-            let fits = started(record.pid).is_some_and(|started| started == record.started);
-            fits.then(|| Pid::from_raw(i32::try_from(record.pid).ok()?))?
+            record.is_alive().then(|| Pid::from_raw(i32::try_from(record.pid).ok()?))?
         })
         .collect()
 }
 
-/// When a process started.
+/// When a living process started, in the system's own words.
 fn started(pid: u32) -> Option<String> {
+    if cfg!(target_os = "linux") {
+        // proc_pid_stat(5): the name in parentheses may hold anything, so the fields are counted behind it.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let (state, start) = (fields.next()?, fields.nth(18)?);
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        return (state != "Z").then(|| format!("tick {start} of boot {}", boot.trim()));
+    }
     let output = Command::new("ps").args(["-o", "lstart=", "-p", &pid.to_string()]).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
@@ -270,6 +295,22 @@ mod tests {
         assert!(Site::create(&dir).is_err());
         assert!(dir.join("precious").is_file());
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_site_whose_maker_lives_is_not_abandoned() {
+        let folder = folder("makers");
+        let site = Site::create(&folder.join("one")).unwrap();
+        let mut process = Command::new("sleep").arg("60").env(MARK, site.dir()).spawn().unwrap();
+        end_abandoned(&folder).unwrap();
+        assert!(process.try_wait().unwrap().is_none(), "the maker is this very test");
+        let gone = Record { pid: std::process::id(), started: "some other day".into(), command: Vec::new() };
+        std::fs::write(site.path(SITE_FILE), serde_json::to_vec(&gone).unwrap()).unwrap();
+        end_abandoned(&folder).unwrap();
+        assert!(!process.wait().unwrap().success());
+        assert!(site.path("logs").is_dir(), "the logs stay");
+        site.remove().unwrap();
+        std::fs::remove_dir(&folder).unwrap();
     }
 
     #[test]

@@ -131,8 +131,7 @@ pub(super) fn run(
                 variables.push((format!("TEST_{}", program.replace('-', "_").to_ascii_uppercase()), path));
             }
             let outcome = cargo_test(suite, runner, &["--package", package], &variables, filter, counts);
-            // Tests that were killed cannot clean up after themselves. Their logs stay.
-            site::end_all(&site::of_tests())?;
+            site::end_abandoned(&site::of_tests())?;
             outcome
         }
     }
