@@ -124,15 +124,21 @@ pub enum ConfigError {
     Prefix { prefix: String, source: PrefixError, hint: &'static str },
     #[error("--meta-prefix={prefix}: {source}")]
     MetaPrefix { prefix: String, source: PrefixError },
-    #[error("--prefix={prefix} overlaps --meta-prefix={meta_prefix}, where the proxies keep their own bookkeeping; choose another prefix")]
+    #[error(
+        "--prefix={prefix} overlaps --meta-prefix={meta_prefix}, where the proxies keep their own bookkeeping; choose another prefix"
+    )]
     OverlapsMeta { prefix: Prefix, meta_prefix: Prefix },
-    #[error("--prefix={0} overlaps /registry/, where kube-apiserver keeps its data; choose another prefix, or add --force if no kube-apiserver uses this etcd")]
+    #[error(
+        "--prefix={0} overlaps /registry/, where kube-apiserver keeps its data; choose another prefix, or add --force if no kube-apiserver uses this etcd"
+    )]
     OverlapsKubernetes(Prefix),
     #[error("{flag}={url:?}: {reason}")]
     Url { flag: &'static str, url: String, reason: &'static str },
     #[error("{flag} is empty")]
     Empty { flag: &'static str },
-    #[error("{url} would serve plaintext beyond this host, and whoever reaches the port is the tenant; use https with --cert-file and --key-file (and --trusted-ca-file), a loopback address or a unix socket, or add --allow-plaintext")]
+    #[error(
+        "{url} would serve plaintext beyond this host, and whoever reaches the port is the tenant; use https with --cert-file and --key-file (and --trusted-ca-file), a loopback address or a unix socket, or add --allow-plaintext"
+    )]
     Plaintext { url: ListenUrl },
     #[error("--advertise-client-urls is missing: {url} is no address that a client could connect to")]
     NoAdvertise { url: ListenUrl },
@@ -142,11 +148,15 @@ pub enum ConfigError {
     NoCertificate { url: ListenUrl },
     #[error("{given} needs {missing}")]
     Incomplete { given: &'static str, missing: &'static str },
-    #[error("--client-cert-allowed-cn and --client-cert-allowed-hostname exclude each other, as in etcd; give one of them")]
+    #[error(
+        "--client-cert-allowed-cn and --client-cert-allowed-hostname exclude each other, as in etcd; give one of them"
+    )]
     AllowedTwice,
     #[error("--client-cert-allowed-hostname={0:?} is neither a DNS name nor an IP address")]
     Hostname(String),
-    #[error("--tls-min-version={min:?} and --tls-max-version={max:?} leave no version; possible values are TLS1.2 and TLS1.3")]
+    #[error(
+        "--tls-min-version={min:?} and --tls-max-version={max:?} leave no version; possible values are TLS1.2 and TLS1.3"
+    )]
     TlsVersions { min: String, max: String },
     #[error("--endpoints: {0}")]
     Endpoint(#[from] EndpointError),
@@ -394,7 +404,8 @@ impl TryFrom<UpstreamArgs> for UpstreamSettings {
         if args.keepalive_time < Duration::from_secs(10) {
             return Err(ConfigError::Keepalive(args.keepalive_time));
         }
-        for (flag, duration) in [("--dial-timeout", args.dial_timeout), ("--keepalive-timeout", args.keepalive_timeout)] {
+        for (flag, duration) in [("--dial-timeout", args.dial_timeout), ("--keepalive-timeout", args.keepalive_timeout)]
+        {
             if duration.is_zero() {
                 return Err(ConfigError::Zero { flag });
             }

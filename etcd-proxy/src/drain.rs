@@ -59,7 +59,10 @@ impl Shutdown {
             self.closing.cancel();
             connections.close();
             if timeout(settings.drain_timeout, connections.wait()).await.is_err() {
-                tracing::warn!(connections = connections.len(), "requests still under way after the drain timeout are cut off");
+                tracing::warn!(
+                    connections = connections.len(),
+                    "requests still under way after the drain timeout are cut off"
+                );
             }
         };
         tokio::select! {

@@ -68,7 +68,9 @@ where
         if self.gate.is_open() {
             return Either::Left(self.service.call(request));
         }
-        let status = Status::unavailable("etcd-proxy: the upstream etcd could not be asked yet whether this prefix is free to serve");
+        let status = Status::unavailable(
+            "etcd-proxy: the upstream etcd could not be asked yet whether this prefix is free to serve",
+        );
         Either::Right(ready(Ok(status.into_http())))
     }
 }

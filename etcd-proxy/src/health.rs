@@ -167,7 +167,9 @@ where
             let problem = match check {
                 "shutdown" if self.shutdown.leaving().is_cancelled() => Some("shutting down".to_owned()),
                 "claims" if !self.gate.is_open() => Some("claims could not be checked yet".to_owned()),
-                "upstream" if self.gate.is_open() => self.read(false).await.err().map(|status| status.message().to_owned()),
+                "upstream" if self.gate.is_open() => {
+                    self.read(false).await.err().map(|status| status.message().to_owned())
+                }
                 "upstream" => Some("not reached yet".to_owned()),
                 _ => None,
             };
@@ -192,11 +194,7 @@ where
     fn exposition(&self) -> Response<Full<Bytes>> {
         let mut exposition = String::new();
         match prometheus_client::encoding::text::encode(&mut exposition, &self.registry) {
-            Ok(()) => respond(
-                StatusCode::OK,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                exposition,
-            ),
+            Ok(()) => respond(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", exposition),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be encoded: {error}\n")),
         }
     }

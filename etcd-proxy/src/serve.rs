@@ -12,11 +12,11 @@ use crate::{
     health::{Probes, grpc_health, report},
     meta::MetaLayout,
     metrics::Metrics,
-    server::{BindError, ClientRoutes, Listener, MetricsRoutes, Server},
+    server::{BindError, ClientRoutes, ConnectionMetrics, Listener, MetricsRoutes, Server},
     service,
     startup::{StartupError, Verdict, check, check_until_answered},
     tenant::{Tenant, TenantConfig},
-    tls::{Reload, ServerTls, TlsError, keep_fresh},
+    tls::{CertificateMetrics, Reload, ServerTls, TlsError, keep_fresh},
     unknown::SchemaError,
     upstream::Upstream,
 };
@@ -64,10 +64,17 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let shutdown = Shutdown::default();
     let connections = TaskTracker::new();
     let background = TaskTracker::new();
-    background.spawn(keep_fresh(certificates, config.cert_reload_interval, shutdown.closing().clone()));
-
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
+    let proxy_registry = registry.sub_registry_with_prefix("etcd_proxy");
+    let certificate_metrics = CertificateMetrics::default();
+    certificate_metrics.register(proxy_registry);
+    upstream_config.metrics.register(proxy_registry);
+    let connection_metrics = ConnectionMetrics::default();
+    connection_metrics.register(proxy_registry);
+
+    let closing = shutdown.closing().clone();
+    background.spawn(keep_fresh(certificates, config.cert_reload_interval, certificate_metrics, closing));
     let upstream = Upstream::new(upstream_config);
     let tenant = Tenant::new(tenant_config(&config), upstream.clone(), metrics, shutdown.closing().clone());
     let gate = Gate::default();
@@ -89,7 +96,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Verdict::Later => false,
     };
 
-    let server = Server::new(config.connections.clone(), connections.clone(), shutdown.clone());
+    let server = Server::new(config.connections.clone(), connections.clone(), shutdown.clone(), connection_metrics);
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());
         let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone());

@@ -6,6 +6,7 @@
 mod connection;
 mod first_bytes;
 mod listener;
+mod metrics;
 mod routes;
 
 use std::{convert::Infallible, error::Error, fmt, io, sync::Arc, time::Duration};
@@ -23,9 +24,10 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 
-use self::connection::Connection;
+use self::{connection::Connection, metrics::Refused};
 pub use self::{
     listener::{BindError, Listener, Peer},
+    metrics::ConnectionMetrics,
     routes::{ClientRoutes, MetricsRoutes},
 };
 use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTls};
@@ -50,15 +52,21 @@ pub struct Server {
     permits: Arc<Semaphore>,
     connections: TaskTracker,
     shutdown: Shutdown,
+    metrics: ConnectionMetrics,
 }
 
 // === impl Server ===
 
 impl Server {
     /// A server whose connections are counted by `connections` and end with `shutdown`.
-    pub fn new(settings: ConnectionSettings, connections: TaskTracker, shutdown: Shutdown) -> Self {
+    pub fn new(
+        settings: ConnectionSettings,
+        connections: TaskTracker,
+        shutdown: Shutdown,
+        metrics: ConnectionMetrics,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(settings.max_connections));
-        Self { http: http_builder(&settings), settings, permits, connections, shutdown }
+        Self { http: http_builder(&settings), settings, permits, connections, shutdown, metrics }
     }
 
     /// Accepts connections on `listener` until the process closes.
@@ -77,6 +85,7 @@ impl Server {
 
     fn accepted(&self, stream: listener::Stream, peer: Peer, tls: Option<&Arc<ServerTls>>, handler: &impl Handler) {
         let Ok(permit) = self.permits.clone().try_acquire_owned() else {
+            self.metrics.refused(Refused::limit);
             tracing::warn!(%peer, limit = self.settings.max_connections, "connection closed: --max-connections reached");
             return;
         };
@@ -84,9 +93,10 @@ impl Server {
             http: self.http.clone(),
             handshake_timeout: self.settings.handshake_timeout,
             shutdown: self.shutdown.clone(),
+            metrics: self.metrics.clone(),
             peer,
         };
-        let (tls, handler) = (tls.map(|tls| tls.config()), handler.clone());
+        let (tls, handler) = (tls.map(|tls| tls.current()), handler.clone());
         self.connections.spawn(async move {
             let _permit: OwnedSemaphorePermit = permit;
             connection.serve(stream, tls, handler).await;
@@ -107,11 +117,7 @@ impl fmt::Debug for Server {
 fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
     const MIB: u32 = 1 << 20;
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(settings.handshake_timeout)
-        .max_buf_size(64 * 1024);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.handshake_timeout).max_buf_size(64 * 1024);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -30,13 +30,17 @@ pub enum StartupError {
         owner: String,
     },
     /// The upstream's user may not see the other claims, and there is none of its own.
-    #[error("prefix {prefix} is not claimed, and the upstream's user may not read the other claims, so nothing says that the prefix is free; claim it with `etcd-proxy claim --prefix={prefix}` as a user who may")]
+    #[error(
+        "prefix {prefix} is not claimed, and the upstream's user may not read the other claims, so nothing says that the prefix is free; claim it with `etcd-proxy claim --prefix={prefix}` as a user who may"
+    )]
     Unknown {
         /// The prefix that was to be served.
         prefix: crate::prefix::Prefix,
     },
     /// The claims cannot be read.
-    #[error("the claims under {meta_prefix} cannot be read: {source}; the upstream's user needs read permission there, at least on the key of its own claim")]
+    #[error(
+        "the claims under {meta_prefix} cannot be read: {source}; the upstream's user needs read permission there, at least on the key of its own claim"
+    )]
     Claims {
         /// The meta prefix.
         meta_prefix: crate::prefix::Prefix,
@@ -106,6 +110,12 @@ pub async fn check_until_answered(tenancy: &Tenancy, upstream: &Upstream) -> Res
 fn may_pass(code: Code) -> bool {
     matches!(
         code,
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted | Code::ResourceExhausted | Code::Unknown | Code::Internal
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Aborted
+            | Code::ResourceExhausted
+            | Code::Unknown
+            | Code::Internal
     )
 }

@@ -13,10 +13,16 @@ use std::{io, path::PathBuf};
 use rustls::pki_types::pem;
 
 pub use self::{
-    client::{ClientTls, ClientTlsFiles},
-    reload::{Reload, keep_fresh},
-    server::{AllowedClients, ServerTls, ServerTlsFiles, TlsVersions},
+    client::ClientTlsFiles,
+    reload::{CertificateMetrics, Reload, Reloadable, keep_fresh},
+    server::{AllowedClients, ServerTlsFiles, TlsVersions},
 };
+
+/// TLS towards the shared etcd; new connections use the files' latest valid contents.
+pub type ClientTls = Reloadable<ClientTlsFiles>;
+
+/// TLS towards clients; new connections use the files' latest valid contents.
+pub type ServerTls = Reloadable<ServerTlsFiles>;
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,9 @@ pub enum ToolError {
     #[error("cannot release: {0}")]
     Release(#[from] ReleaseError),
     /// Keys are left under a prefix that is to be released.
-    #[error("cannot release: {keys} keys are left under {prefix}, and whoever claims it next would inherit them; delete them first, or add --keep-data")]
+    #[error(
+        "cannot release: {keys} keys are left under {prefix}, and whoever claims it next would inherit them; delete them first, or add --keep-data"
+    )]
     NotEmpty {
         /// The prefix.
         prefix: Prefix,
@@ -108,11 +110,7 @@ pub async fn release(args: ReleaseArgs) -> Result<(), ToolError> {
 }
 
 async fn keys_under(kv: &mut Kv, prefix: &Prefix) -> Result<i64, ToolError> {
-    let request = RangeRequest {
-        key: prefix.key(b""),
-        range_end: prefix.successor(),
-        count_only: true,
-        ..Default::default()
-    };
+    let request =
+        RangeRequest { key: prefix.key(b""), range_end: prefix.successor(), count_only: true, ..Default::default() };
     Ok(kv.range(request).await?.into_inner().count)
 }

@@ -12,6 +12,7 @@ mod backoff;
 mod body;
 mod dial;
 mod endpoint;
+mod metrics;
 mod pool;
 mod status;
 
@@ -22,6 +23,7 @@ use proto::etcdserverpb::kv_client::KvClient;
 pub use self::{
     body::UpstreamBody,
     endpoint::{Address, Endpoint, EndpointError},
+    metrics::UpstreamMetrics,
     pool::UpstreamChannel,
 };
 use self::{dial::Dialer, pool::Pool};
@@ -44,6 +46,8 @@ pub struct UpstreamConfig {
     pub keepalive_time: Duration,
     /// How long an unanswered ping is waited for.
     pub keepalive_timeout: Duration,
+    /// What is counted.
+    pub metrics: UpstreamMetrics,
 }
 
 /// A client of the upstream's KV service.
@@ -71,6 +75,7 @@ impl UpstreamConfig {
             dial_timeout: Duration::from_secs(5),
             keepalive_time: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(10),
+            metrics: UpstreamMetrics::default(),
         }
     }
 }
@@ -82,9 +87,8 @@ impl Upstream {
     pub fn new(config: UpstreamConfig) -> Self {
         let (unary, streams) = (config.unary_connections, config.stream_connections);
         let dialer = Arc::new(Dialer::new(config));
-        let members = (0..dialer.endpoints())
-            .map(|index| UpstreamChannel::new(Pool::to_member(dialer.clone(), index)))
-            .collect();
+        let members =
+            (0..dialer.endpoints()).map(|index| UpstreamChannel::new(Pool::to_member(dialer.clone(), index))).collect();
         Self {
             unary: UpstreamChannel::new(Pool::unary(dialer.clone(), unary)),
             streams: UpstreamChannel::new(Pool::streams(dialer, streams)),

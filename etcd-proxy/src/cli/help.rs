@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-const ENVIRONMENT: &str = "Every flag can be given by environment, too: --listen-client-urls as ETCD_PROXY_LISTEN_CLIENT_URLS, and so on.
+const ENVIRONMENT: &str =
+    "Every flag can be given by environment, too: --listen-client-urls as ETCD_PROXY_LISTEN_CLIENT_URLS, and so on.
 The command line wins.
 ";
 

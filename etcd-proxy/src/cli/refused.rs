@@ -7,11 +7,9 @@ use std::ffi::{OsStr, OsString};
 const ENVIRONMENT: &str = "ETCD_PROXY_";
 
 const NO_MEMBER: &str = "the proxy is no member of the cluster and stores nothing; set it on the upstream";
-const NO_PASSWORD: &str =
-    "etcd user and password are not implemented; let the upstream take the user from the client certificate of --cert (its common name)";
+const NO_PASSWORD: &str = "etcd user and password are not implemented; let the upstream take the user from the client certificate of --cert (its common name)";
 const NO_DISCOVERY: &str = "DNS discovery is not implemented; name the members with --endpoints";
-const NO_AUTO_TLS: &str =
-    "generated certificates cannot be verified by clients; give --cert-file and --key-file";
+const NO_AUTO_TLS: &str = "generated certificates cannot be verified by clients; give --cert-file and --key-file";
 const NO_SKIP_VERIFY: &str = "unverified upstreams are refused; give the CA with --cacert";
 const NO_CIPHERS: &str = "the cipher suites are those of rustls, all of them modern, and cannot be chosen";
 const NO_CRL: &str = "revocation lists are not implemented; use short-lived certificates or --client-cert-allowed-cn";

@@ -66,7 +66,12 @@ pub struct ListenArgs {
     #[arg(long, env = "ETCD_PROXY_LISTEN_ADDR")]
     pub listen_addr: Option<String>,
     /// List of this proxy's client URLs as member lists name them. Without it, those of --listen-client-urls.
-    #[arg(long, env = "ETCD_PROXY_ADVERTISE_CLIENT_URLS", value_delimiter = ',', visible_alias = "advertise-client-url")]
+    #[arg(
+        long,
+        env = "ETCD_PROXY_ADVERTISE_CLIENT_URLS",
+        value_delimiter = ',',
+        visible_alias = "advertise-client-url"
+    )]
     pub advertise_client_urls: Vec<String>,
     /// List of URLs to listen on for the /metrics, /livez, /readyz, /health and /version endpoints. For https, the
     /// client URL TLS info is used.

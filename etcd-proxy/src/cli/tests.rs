@@ -33,7 +33,9 @@ fn serve_is_the_default_and_gos_spellings_are_understood() {
 
 #[test]
 fn a_flag_that_is_not_honoured_is_refused_with_its_reason_and_without_its_value() {
-    for words in ["etcd-proxy --user=root:geheim", "etcd-proxy serve -user root:geheim", "etcd-proxy claim --user=root:geheim"] {
+    for words in
+        ["etcd-proxy --user=root:geheim", "etcd-proxy serve -user root:geheim", "etcd-proxy claim --user=root:geheim"]
+    {
         let message = parse_words(words).unwrap_err().to_string();
         assert!(message.contains("--user is refused"), "{message}");
         assert!(message.contains("--cert"), "{message}");

@@ -14,7 +14,10 @@ fn config(flags: &str) -> Result<Config, ConfigError> {
 #[test]
 fn the_defaults_are_etcds() {
     let config = config("--prefix=/a/").unwrap();
-    assert_eq!(config.clients, [ListenUrl { address: ListenAddress::Tcp("127.0.0.1:2379".parse().unwrap()), tls: false }]);
+    assert_eq!(
+        config.clients,
+        [ListenUrl { address: ListenAddress::Tcp("127.0.0.1:2379".parse().unwrap()), tls: false }]
+    );
     assert_eq!(config.advertise, ["http://127.0.0.1:2379"]);
     assert_eq!(config.tenancy.meta_prefix.as_bytes(), b"/etcd-proxy.meta/");
     assert_eq!((config.max_request_bytes, config.max_txn_ops), (1_572_864, 128));
@@ -34,7 +37,10 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
         ("--prefix=/etcd-proxy.meta/a/ --force", "overlaps --meta-prefix"),
         ("--prefix=/a/ --meta-prefix=/m", "--meta-prefix"),
         ("--prefix=/a/ --listen-client-urls=http://0.0.0.0:2379", "--allow-plaintext"),
-        ("--prefix=/a/ --listen-client-urls=http://0.0.0.0:2379 --allow-plaintext", "--advertise-client-urls is missing"),
+        (
+            "--prefix=/a/ --listen-client-urls=http://0.0.0.0:2379 --allow-plaintext",
+            "--advertise-client-urls is missing",
+        ),
         ("--prefix=/a/ --listen-client-urls=https://127.0.0.1:2379", "--cert-file"),
         ("--prefix=/a/ --listen-client-urls=http://example.com:2379", "IP address"),
         ("--prefix=/a/ --listen-client-urls=unix://relative", "absolute"),
@@ -69,7 +75,9 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
 fn what_is_forced_is_accepted() {
     assert!(config("--prefix=/registry/ --force").is_ok());
     assert!(config("--prefix=a --allow-unterminated-prefix").is_ok());
-    let open = config("--prefix=/a/ --listen-client-urls=http://0.0.0.0:1 --allow-plaintext --advertise-client-urls=http://h:1");
+    let open = config(
+        "--prefix=/a/ --listen-client-urls=http://0.0.0.0:1 --allow-plaintext --advertise-client-urls=http://h:1",
+    );
     assert_eq!(open.unwrap().advertise, ["http://h:1"]);
 }
 

@@ -13,7 +13,9 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{Handler, HyperService, Peer, first_bytes::FirstBytes, listener::Stream};
+use super::{
+    ConnectionMetrics, Handler, HyperService, Peer, first_bytes::FirstBytes, listener::Stream, metrics::Refused,
+};
 use crate::drain::Shutdown;
 
 /// What a connection is served with.
@@ -21,12 +23,14 @@ pub(super) struct Connection {
     pub(super) http: auto::Builder<TokioExecutor>,
     pub(super) handshake_timeout: Duration,
     pub(super) shutdown: Shutdown,
+    pub(super) metrics: ConnectionMetrics,
     pub(super) peer: Peer,
 }
 
 impl Connection {
     /// Serves until the client leaves, misbehaves, or the process ends.
     pub(super) async fn serve(self, stream: Stream, tls: Option<Arc<ServerConfig>>, handler: impl Handler) {
+        let _open = self.metrics.opened();
         let Some(config) = tls else {
             return self.serve_http(stream, handler).await;
         };
@@ -35,12 +39,18 @@ impl Connection {
         match self.shutdown.closing().run_until_cancelled(handshake).await {
             None => {}
             Some(Ok(Ok(stream))) => self.serve_http(stream, handler).await,
-            Some(Ok(Err(error))) => tracing::info!(%peer, error = &error as &dyn Error, "TLS handshake failed"),
-            Some(Err(_)) => tracing::info!(%peer, "TLS handshake not finished in time"),
+            Some(Ok(Err(error))) => {
+                self.metrics.refused(Refused::handshake);
+                tracing::info!(%peer, error = &error as &dyn Error, "TLS handshake failed");
+            }
+            Some(Err(_)) => {
+                self.metrics.refused(Refused::timeout);
+                tracing::info!(%peer, "TLS handshake not finished in time");
+            }
         }
     }
 
-    async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
+    async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
         let peer = self.peer;
         let (stream, arrived) = FirstBytes::new(stream);
         let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), HyperService(handler)));
@@ -59,6 +69,7 @@ impl Connection {
                 () = &mut patience, if patient => {
                     patient = false;
                     if !arrived.yet() {
+                        self.metrics.refused(Refused::timeout);
                         tracing::info!(%peer, "connection closed: no request within the handshake timeout");
                         return;
                     }

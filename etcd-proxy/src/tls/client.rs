@@ -5,14 +5,13 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use rustls::{ClientConfig, crypto::CryptoProvider};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Reload, TlsError,
-    files::{Contents, Fingerprint, IdentityFiles},
+    ClientTls, TlsError,
+    files::{Contents, IdentityFiles},
+    reload::{Loaded, Source},
 };
 
 /// Which files to use towards the shared etcd.
@@ -20,14 +19,6 @@ use super::{
 pub struct ClientTlsFiles {
     ca: PathBuf,
     identity: Option<IdentityFiles>,
-}
-
-/// TLS towards the shared etcd; new connections use the files' latest valid contents.
-#[derive(Debug)]
-pub struct ClientTls {
-    files: ClientTlsFiles,
-    current: ArcSwap<ClientConfig>,
-    fingerprint: Mutex<Fingerprint>,
 }
 
 /// The one crypto provider of the process, made once.
@@ -48,8 +39,14 @@ impl ClientTlsFiles {
         self.identity = Some(IdentityFiles { cert, key });
         self
     }
+}
 
-    fn load(&self) -> Result<(ClientConfig, Fingerprint), TlsError> {
+impl Source for ClientTlsFiles {
+    type Config = ClientConfig;
+
+    const NAME: &str = "upstream";
+
+    fn load(&self) -> Result<Loaded<ClientConfig>, TlsError> {
         let mut contents = Contents::new();
         let anchors = contents.anchors(&self.ca)?;
         let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
@@ -59,55 +56,23 @@ impl ClientTlsFiles {
             None => builder.with_no_client_auth(),
             Some(files) => {
                 let (chain, key) = contents.identity(files)?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|source| TlsError::Identity {
-                        cert: files.cert.clone(),
-                        key: files.key.clone(),
-                        source,
-                    })?
+                builder.with_client_auth_cert(chain, key).map_err(|source| TlsError::Identity {
+                    cert: files.cert.clone(),
+                    key: files.key.clone(),
+                    source,
+                })?
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok((config, contents.fingerprint()))
+        Ok(contents.loaded(config))
     }
 }
 
 // === impl ClientTls ===
 
 impl ClientTls {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// Names the file that is missing or unusable.
-    pub fn load(files: ClientTlsFiles) -> Result<Self, TlsError> {
-        let (config, fingerprint) = files.load()?;
-        Ok(Self {
-            files,
-            current: ArcSwap::from_pointee(config),
-            fingerprint: Mutex::new(fingerprint),
-        })
-    }
-
     /// For the next connection.
     pub(crate) fn connector(&self) -> TlsConnector {
-        TlsConnector::from(self.current.load_full())
-    }
-}
-
-impl Reload for ClientTls {
-    fn reload(&self) -> Result<bool, TlsError> {
-        let (config, fingerprint) = self.files.load()?;
-        let mut known = self.fingerprint.lock();
-        if *known == fingerprint {
-            return Ok(false);
-        }
-        *known = fingerprint;
-        self.current.store(Arc::new(config));
-        Ok(true)
-    }
-
-    fn name(&self) -> &'static str {
-        "upstream"
+        TlsConnector::from(self.current())
     }
 }

@@ -5,8 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
     SupportedProtocolVersion,
@@ -21,9 +19,10 @@ use rustls::{
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 use super::{
-    Reload, TlsError,
+    TlsError,
     client::PROVIDER,
-    files::{Contents, Fingerprint, IdentityFiles},
+    files::{Contents, IdentityFiles},
+    reload::{Loaded, Source},
 };
 
 /// Which certificates a client may show, besides being signed by the client CA. etcd names these `allowed-cn` and
@@ -59,14 +58,6 @@ pub struct ServerTlsFiles {
     versions: TlsVersions,
 }
 
-/// TLS towards clients; new connections use the files' latest valid contents.
-#[derive(Debug)]
-pub struct ServerTls {
-    files: ServerTlsFiles,
-    current: ArcSwap<ServerConfig>,
-    fingerprint: Mutex<Fingerprint>,
-}
-
 /// webpki's verification, and then the names.
 #[derive(Debug)]
 struct NamedClients {
@@ -81,22 +72,15 @@ impl AllowedClients {
         match self {
             Self::Any => Ok(true),
             Self::CommonNames(names) => {
-                let (_, certificate) = X509Certificate::from_der(certificate).map_err(|_| {
-                    rustls::Error::InvalidCertificate(CertificateError::BadEncoding)
-                })?;
+                let (_, certificate) = X509Certificate::from_der(certificate)
+                    .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
                 // The last one counts where there are several, as with Go's pkix.Name.
-                let name = certificate
-                    .subject()
-                    .iter_common_name()
-                    .last()
-                    .and_then(|name| name.as_str().ok());
+                let name = certificate.subject().iter_common_name().last().and_then(|name| name.as_str().ok());
                 Ok(name.is_some_and(|name| names.iter().any(|allowed| allowed == name)))
             }
             Self::Hostnames(names) => {
                 let certificate = ParsedCertificate::try_from(certificate)?;
-                Ok(names
-                    .iter()
-                    .any(|name| verify_server_name(&certificate, name).is_ok()))
+                Ok(names.iter().any(|name| verify_server_name(&certificate, name).is_ok()))
             }
         }
     }
@@ -121,11 +105,7 @@ impl TlsVersions {
 impl ServerTlsFiles {
     /// Shows the certificate in `cert`, whose private key is in `key`; asks for no client certificate.
     pub fn new(cert: PathBuf, key: PathBuf) -> Self {
-        Self {
-            identity: IdentityFiles { cert, key },
-            clients: None,
-            versions: TlsVersions::default(),
-        }
+        Self { identity: IdentityFiles { cert, key }, clients: None, versions: TlsVersions::default() }
     }
 
     /// Demands a client certificate of the CA in `ca`, of one of the `allowed`.
@@ -141,28 +121,29 @@ impl ServerTlsFiles {
         self.versions = versions;
         self
     }
+}
 
-    fn load(&self) -> Result<(ServerConfig, Fingerprint), TlsError> {
+impl Source for ServerTlsFiles {
+    type Config = ServerConfig;
+
+    const NAME: &str = "serving";
+
+    fn load(&self) -> Result<Loaded<ServerConfig>, TlsError> {
         let mut contents = Contents::new();
-        let builder = ServerConfig::builder_with_provider(PROVIDER.clone())
-            .with_protocol_versions(self.versions.supported())?;
+        let builder =
+            ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(self.versions.supported())?;
         let builder = match &self.clients {
             None => builder.with_no_client_auth(),
-            Some((ca, allowed)) => {
-                builder.with_client_cert_verifier(client_verifier(&mut contents, ca, allowed)?)
-            }
+            Some((ca, allowed)) => builder.with_client_cert_verifier(client_verifier(&mut contents, ca, allowed)?),
         };
         let (chain, key) = contents.identity(&self.identity)?;
-        let mut config =
-            builder
-                .with_single_cert(chain, key)
-                .map_err(|source| TlsError::Identity {
-                    cert: self.identity.cert.clone(),
-                    key: self.identity.key.clone(),
-                    source,
-                })?;
+        let mut config = builder.with_single_cert(chain, key).map_err(|source| TlsError::Identity {
+            cert: self.identity.cert.clone(),
+            key: self.identity.key.clone(),
+            source,
+        })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok((config, contents.fingerprint()))
+        Ok(contents.loaded(config))
     }
 }
 
@@ -174,56 +155,11 @@ fn client_verifier(
     let anchors = contents.anchors(ca)?;
     let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(anchors), PROVIDER.clone())
         .build()
-        .map_err(|source| TlsError::Verifier {
-            path: ca.to_owned(),
-            source,
-        })?;
+        .map_err(|source| TlsError::Verifier { path: ca.to_owned(), source })?;
     Ok(match allowed {
         AllowedClients::Any => chain,
-        _ => Arc::new(NamedClients {
-            chain,
-            allowed: allowed.clone(),
-        }),
+        _ => Arc::new(NamedClients { chain, allowed: allowed.clone() }),
     })
-}
-
-// === impl ServerTls ===
-
-impl ServerTls {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// Names the file that is missing or unusable.
-    pub fn load(files: ServerTlsFiles) -> Result<Self, TlsError> {
-        let (config, fingerprint) = files.load()?;
-        Ok(Self {
-            files,
-            current: ArcSwap::from_pointee(config),
-            fingerprint: Mutex::new(fingerprint),
-        })
-    }
-
-    /// For the next connection.
-    pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.current.load_full()
-    }
-}
-
-impl Reload for ServerTls {
-    fn reload(&self) -> Result<bool, TlsError> {
-        let (config, fingerprint) = self.files.load()?;
-        let mut known = self.fingerprint.lock();
-        if *known == fingerprint {
-            return Ok(false);
-        }
-        *known = fingerprint;
-        self.current.store(Arc::new(config));
-        Ok(true)
-    }
-
-    fn name(&self) -> &'static str {
-        "serving"
-    }
 }
 
 // === impl NamedClients ===
@@ -239,15 +175,11 @@ impl ClientCertVerifier for NamedClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self
-            .chain
-            .verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
         if self.allowed.allows(end_entity)? {
             return Ok(verified);
         }
-        Err(rustls::Error::InvalidCertificate(
-            CertificateError::ApplicationVerificationFailure,
-        ))
+        Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
     }
 
     fn verify_tls12_signature(

@@ -28,11 +28,7 @@ impl Backoff {
 
     /// Notes a failure at `now` and answers how long to wait.
     pub(super) fn failed(&mut self, now: Instant) -> Duration {
-        let wait = jitter(
-            FIRST
-                .saturating_mul(1 << self.failures.min(10))
-                .min(LONGEST),
-        );
+        let wait = jitter(FIRST.saturating_mul(1 << self.failures.min(10)).min(LONGEST));
         self.failures = self.failures.saturating_add(1);
         self.until = Some(now + wait);
         wait
@@ -55,8 +51,8 @@ fn jitter(wait: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn waits_grow_to_a_bound_and_a_success_forgets_them() {
+    #[test]
+    fn waits_grow_to_a_bound_and_a_success_forgets_them() {
         let now = Instant::now();
         let mut backoff = Backoff::default();
         assert!(backoff.is_over(now));

@@ -22,10 +22,7 @@ pub struct UpstreamBody {
 
 impl UpstreamBody {
     pub(super) fn new(incoming: Incoming, in_flight: InFlight) -> Self {
-        Self {
-            incoming,
-            _in_flight: in_flight,
-        }
+        Self { incoming, _in_flight: in_flight }
     }
 }
 
@@ -33,10 +30,7 @@ impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
         Poll::Ready(frame.map(|frame| frame.map_err(status::from_hyper)))
     }

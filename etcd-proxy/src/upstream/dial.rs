@@ -12,7 +12,7 @@ use tokio::{
 };
 use tonic::body::Body;
 
-use super::{Address, Endpoint, EndpointError, UpstreamConfig, backoff::Backoff};
+use super::{Address, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff};
 
 /// The kind of traffic a connection is for; it decides the HTTP/2 windows.
 #[derive(Clone, Copy, Debug)]
@@ -76,46 +76,32 @@ impl Dialer {
     /// Whether any of `candidates` may be tried now.
     pub(super) fn may_dial(&self, candidates: &[usize]) -> bool {
         let now = Instant::now();
-        candidates
-            .iter()
-            .filter_map(|index| self.health.get(*index))
-            .any(|health| health.lock().is_over(now))
+        candidates.iter().filter_map(|index| self.health.get(*index)).any(|health| health.lock().is_over(now))
     }
 
     /// Tries `candidates` in turn, leaving out those that failed of late.
-    pub(super) async fn dial(
-        self: &Arc<Self>,
-        candidates: &[usize],
-        traffic: Traffic,
-    ) -> Option<Dialed> {
+    pub(super) async fn dial(self: &Arc<Self>, candidates: &[usize], traffic: Traffic) -> Option<Dialed> {
         for &index in candidates {
-            let (Some(endpoint), Some(health)) =
-                (self.config.endpoints.get(index), self.health.get(index))
-            else {
+            let (Some(endpoint), Some(health)) = (self.config.endpoints.get(index), self.health.get(index)) else {
                 continue;
             };
             if !health.lock().is_over(Instant::now()) {
                 continue;
             }
-            let attempt = timeout(
-                self.config.dial_timeout,
-                self.connect(index, endpoint, traffic),
-            );
-            match attempt
-                .await
-                .unwrap_or(Err(DialError::Timeout(self.config.dial_timeout)))
-            {
+            let attempt = timeout(self.config.dial_timeout, self.connect(index, endpoint, traffic));
+            match attempt.await.unwrap_or(Err(DialError::Timeout(self.config.dial_timeout))) {
                 Ok(sender) => {
                     tracing::debug!(%endpoint, ?traffic, "connected to upstream");
-                    return Some(Dialed {
-                        endpoint: index,
-                        sender,
-                    });
+                    return Some(Dialed { endpoint: index, sender });
                 }
                 Err(error) => self.failed(index, &error),
             }
         }
         None
+    }
+
+    pub(super) fn metrics(&self) -> &UpstreamMetrics {
+        &self.config.metrics
     }
 
     /// Notes that an endpoint answered a request: its back-off is forgotten.
@@ -126,11 +112,10 @@ impl Dialer {
     }
 
     fn failed(&self, index: usize, error: &(dyn Error + 'static)) {
-        let (Some(endpoint), Some(health)) =
-            (self.config.endpoints.get(index), self.health.get(index))
-        else {
+        let (Some(endpoint), Some(health)) = (self.config.endpoints.get(index), self.health.get(index)) else {
             return;
         };
+        self.config.metrics.failed(endpoint);
         let wait = health.lock().failed(Instant::now());
         tracing::warn!(%endpoint, error, "upstream unreachable, left alone for {wait:?}");
     }
@@ -143,34 +128,25 @@ impl Dialer {
     ) -> Result<http2::SendRequest<Body>, DialError> {
         let stream: Box<dyn Io> = match &endpoint.address {
             Address::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port))
-                    .await
-                    .map_err(DialError::Connect)?;
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(DialError::Connect)?;
                 stream.set_nodelay(true).map_err(DialError::Connect)?;
                 Box::new(stream)
             }
-            Address::Unix(path) => Box::new(
-                UnixStream::connect(path)
-                    .await
-                    .map_err(DialError::Connect)?,
-            ),
+            Address::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(DialError::Connect)?),
         };
         if endpoint.tls {
             let tls = self.config.tls.as_ref().ok_or(DialError::NoTls)?;
-            let stream = tls
-                .connector()
-                .connect(endpoint.server_name()?, stream)
-                .await
-                .map_err(DialError::Tls)?;
-            self.handshake(index, stream, traffic).await
+            let stream = tls.connector().connect(endpoint.server_name()?, stream).await.map_err(DialError::Tls)?;
+            self.handshake(index, endpoint, stream, traffic).await
         } else {
-            self.handshake(index, stream, traffic).await
+            self.handshake(index, endpoint, stream, traffic).await
         }
     }
 
     async fn handshake(
         self: &Arc<Self>,
         index: usize,
+        endpoint: &Endpoint,
         stream: impl Io + 'static,
         traffic: Traffic,
     ) -> Result<http2::SendRequest<Body>, DialError> {
@@ -186,15 +162,15 @@ impl Dialer {
             .await
             .map_err(DialError::Http)?;
         let dialer = self.clone();
+        let open = self.config.metrics.dialled(endpoint);
         let made = Instant::now();
         tokio::spawn(async move {
             let result = connection.await;
+            drop(open);
             // An endpoint that accepts connections only to close them (a refused certificate in TLS 1.3, a listener that
             // does not speak HTTP/2) must not be dialled without a pause.
             match result {
-                Err(error) if made.elapsed() < Duration::from_secs(1) => {
-                    dialer.failed(index, &error)
-                }
+                Err(error) if made.elapsed() < Duration::from_secs(1) => dialer.failed(index, &error),
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn Error, "upstream connection lost")
                 }

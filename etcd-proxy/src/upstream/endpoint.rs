@@ -42,10 +42,7 @@ impl Endpoint {
     /// # Errors
     /// Says what is wrong with `text` and what is accepted.
     pub fn parse(text: &str, tls_by_default: bool) -> Result<Self, EndpointError> {
-        let refuse = |reason| EndpointError {
-            endpoint: text.to_owned(),
-            reason,
-        };
+        let refuse = |reason| EndpointError { endpoint: text.to_owned(), reason };
         let (tls, rest, unix) = if let Some(rest) = text.strip_prefix("https://") {
             (true, rest, false)
         } else if let Some(rest) = text.strip_prefix("http://") {
@@ -65,33 +62,19 @@ impl Endpoint {
                 return Err(refuse("the path of the socket is missing"));
             }
             let authority = Authority::from_static("localhost");
-            return Ok(Self {
-                address: Address::Unix(path.into()),
-                tls,
-                authority,
-            });
+            return Ok(Self { address: Address::Unix(path.into()), tls, authority });
         }
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let authority = Authority::from_str(rest).map_err(|_| refuse("not a host and port"))?;
         if authority.as_str().contains('@') {
             return Err(refuse("a user name has no place in it"));
         }
-        let port = authority
-            .port_u16()
-            .ok_or_else(|| refuse("the port is missing"))?;
-        let host = authority
-            .host()
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
+        let port = authority.port_u16().ok_or_else(|| refuse("the port is missing"))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.is_empty() {
             return Err(refuse("the host is missing"));
         }
-        Ok(Self {
-            address: Address::Tcp(host, port),
-            tls,
-            authority,
-        })
+        Ok(Self { address: Address::Tcp(host, port), tls, authority })
     }
 
     /// The name that the member's certificate must bear.
@@ -114,11 +97,7 @@ impl Endpoint {
     }
 
     pub(super) fn scheme(&self) -> Scheme {
-        if self.tls {
-            Scheme::HTTPS
-        } else {
-            Scheme::HTTP
-        }
+        if self.tls { Scheme::HTTPS } else { Scheme::HTTP }
     }
 }
 
@@ -144,31 +123,11 @@ mod tests {
             ("127.0.0.1:2379", false, tcp("127.0.0.1", 2379), false),
             ("127.0.0.1:2379", true, tcp("127.0.0.1", 2379), true),
             ("http://etcd:2379", true, tcp("etcd", 2379), false),
-            (
-                "https://etcd-0.etcd.svc:2379/",
-                false,
-                tcp("etcd-0.etcd.svc", 2379),
-                true,
-            ),
+            ("https://etcd-0.etcd.svc:2379/", false, tcp("etcd-0.etcd.svc", 2379), true),
             ("https://[::1]:2379", false, tcp("::1", 2379), true),
-            (
-                "unix:///run/etcd.sock",
-                true,
-                Address::Unix("/run/etcd.sock".into()),
-                false,
-            ),
-            (
-                "unix:/run/etcd.sock",
-                false,
-                Address::Unix("/run/etcd.sock".into()),
-                false,
-            ),
-            (
-                "unixs:///run/etcd.sock",
-                false,
-                Address::Unix("/run/etcd.sock".into()),
-                true,
-            ),
+            ("unix:///run/etcd.sock", true, Address::Unix("/run/etcd.sock".into()), false),
+            ("unix:/run/etcd.sock", false, Address::Unix("/run/etcd.sock".into()), false),
+            ("unixs:///run/etcd.sock", false, Address::Unix("/run/etcd.sock".into()), true),
         ] {
             let endpoint = Endpoint::parse(text, tls_by_default).unwrap();
             assert_eq!((&endpoint.address, endpoint.tls), (&address, tls), "{text}");
@@ -188,10 +147,7 @@ mod tests {
             ("unix://", "path"),
         ] {
             let message = Endpoint::parse(text, false).unwrap_err().to_string();
-            assert!(
-                message.contains(reason) && message.contains("HOST:PORT"),
-                "{text}: {message}"
-            );
+            assert!(message.contains(reason) && message.contains("HOST:PORT"), "{text}: {message}");
         }
     }
 }

@@ -19,7 +19,7 @@ use http::{
 };
 use hyper::client::conn::http2::SendRequest;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tonic::{Status, body::Body};
 use tower::Service;
 
@@ -77,9 +77,7 @@ pub(super) struct InFlight(Arc<AtomicUsize>);
 
 impl UpstreamChannel {
     pub(super) fn new(pool: Pool) -> Self {
-        Self {
-            pool: Arc::new(pool),
-        }
+        Self { pool: Arc::new(pool) }
     }
 }
 
@@ -100,9 +98,7 @@ impl Service<Request<Body>> for UpstreamChannel {
 
 impl fmt::Debug for UpstreamChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UpstreamChannel")
-            .field("traffic", &self.pool.traffic)
-            .finish_non_exhaustive()
+        f.debug_struct("UpstreamChannel").field("traffic", &self.pool.traffic).finish_non_exhaustive()
     }
 }
 
@@ -120,44 +116,38 @@ impl Pool {
     /// One connection to one endpoint and no other.
     pub(super) fn to_member(dialer: Arc<Dialer>, endpoint: usize) -> Self {
         let slot = Slot::new(Box::new([endpoint]));
-        Self {
-            dialer,
-            traffic: Traffic::Unary,
-            slots: Box::new([Arc::new(slot)]),
-        }
+        Self { dialer, traffic: Traffic::Unary, slots: Box::new([Arc::new(slot)]) }
     }
 
     fn new(dialer: Arc<Dialer>, connections: NonZeroUsize, traffic: Traffic) -> Self {
         let endpoints = dialer.endpoints();
         let slots = (0..connections.get())
             .map(|start| {
-                let order = (0..endpoints)
-                    .map(|offset| (start + offset) % endpoints.max(1))
-                    .collect();
+                let order = (0..endpoints).map(|offset| (start + offset) % endpoints.max(1)).collect();
                 Arc::new(Slot::new(order))
             })
             .collect();
-        Self {
-            dialer,
-            traffic,
-            slots,
-        }
+        Self { dialer, traffic, slots }
     }
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
-        request.headers_mut().insert(
-            USER_AGENT,
-            const { HeaderValue::from_static(concat!("etcd-proxy/", env!("CARGO_PKG_VERSION"))) },
-        );
+        request
+            .headers_mut()
+            .insert(USER_AGENT, const { HeaderValue::from_static(concat!("etcd-proxy/", env!("CARGO_PKG_VERSION"))) });
         for _ in 0..ATTEMPTS {
             let (mut connection, in_flight) = self.connection().await?;
             let mut uri = std::mem::take(request.uri_mut()).into_parts();
             uri.scheme = Some(connection.scheme.clone());
             uri.authority = Some(connection.authority.clone());
-            *request.uri_mut() = Uri::from_parts(uri)
-                .map_err(|_| Status::internal("etcd-proxy: request without a path"))?;
+            *request.uri_mut() =
+                Uri::from_parts(uri).map_err(|_| Status::internal("etcd-proxy: request without a path"))?;
+            let sent = Instant::now();
             match connection.sender.try_send_request(request).await {
                 Ok(response) => {
+                    // A stream's head comes with its first message, whenever that is.
+                    if let Traffic::Unary = self.traffic {
+                        self.dialer.metrics().answered(sent.elapsed());
+                    }
                     self.dialer.succeeded(connection.endpoint);
                     return Ok(response.map(|body| UpstreamBody::new(body, in_flight)));
                 }
@@ -251,11 +241,7 @@ impl Pool {
 
 impl Slot {
     fn new(candidates: Box<[usize]>) -> Self {
-        Self {
-            candidates,
-            state: Mutex::new(State::Idle),
-            in_flight: Arc::default(),
-        }
+        Self { candidates, state: Mutex::new(State::Idle), in_flight: Arc::default() }
     }
 }
 

@@ -30,9 +30,6 @@ pub(super) fn from_hyper(error: hyper::Error) -> Status {
         }
         return Status::unavailable(LOST);
     }
-    tracing::debug!(
-        error = &error as &dyn Error,
-        "upstream connection lost under a request"
-    );
+    tracing::debug!(error = &error as &dyn Error, "upstream connection lost under a request");
     Status::unavailable(LOST)
 }
