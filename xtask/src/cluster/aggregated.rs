@@ -59,6 +59,7 @@ pub struct AggregatedServer {
     pub api: Api,
     /// Vouches for the server towards the aggregator: the `caBundle`.
     pub ca: Ca,
+    server: Server,
     port: u16,
     direct: Kubectl,
 }
@@ -114,7 +115,7 @@ impl AggregatedServer {
         let direct: PathBuf = site.path(format!("{}-direct.kubeconfig", api.server));
         let server = Server { url: format!("https://127.0.0.1:{port}"), ca: ca.pem() };
         server.kubeconfig(&direct, "admin", &apiserver.cluster_ca.client("admin", Some(MASTERS))?)?;
-        let this = Self { process, api, ca, port, direct: Kubectl::new(site, tools, direct)? };
+        let this = Self { process, api, ca, server, port, direct: Kubectl::new(site, tools, direct)? };
         this.wait_ready()?;
         apiserver.admin().apply(&this.aggregation())?;
         this.wait_available(apiserver.admin())?;
@@ -140,6 +141,11 @@ impl AggregatedServer {
     /// kubectl as an administrator, speaking to the server itself.
     pub fn direct(&self) -> &Kubectl {
         &self.direct
+    }
+
+    /// The server's own address and authority, for clients that go past the aggregator.
+    pub fn server(&self) -> &Server {
+        &self.server
     }
 
     /// The port on loopback.

@@ -27,6 +27,7 @@ pub struct Kubectl {
     kubeconfig: PathBuf,
     cache: PathBuf,
     folder: PathBuf,
+    namespace: Option<String>,
 }
 
 /// A server and how to trust it.
@@ -83,7 +84,13 @@ impl Kubectl {
     pub fn new(site: &Site, tools: &Tools, kubeconfig: PathBuf) -> Result<Self> {
         // Each user a cache of its own: what one may discover is not what another may.
         let cache = kubeconfig.with_extension("cache");
-        Ok(Self { program: tools.path(Tool::Kubectl)?, kubeconfig, cache, folder: site.dir().to_path_buf() })
+        Ok(Self {
+            program: tools.path(Tool::Kubectl)?,
+            kubeconfig,
+            cache,
+            folder: site.dir().to_path_buf(),
+            namespace: None,
+        })
     }
 
     /// The kubeconfig's path.
@@ -97,9 +104,17 @@ impl Kubectl {
         Self { folder: folder.into(), ..self.clone() }
     }
 
+    /// The same, with another namespace where a command names none.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: &str) -> Self {
+        Self { namespace: Some(namespace.to_owned()), ..self.clone() }
+    }
+
     /// The command, to be run by the caller, who wants to read a stream or to end it.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
+        // Before the others: the last of two counts.
+        command.args(self.namespace.iter().map(|namespace| format!("--namespace={namespace}")));
         command.args(args).current_dir(&self.folder);
         // Nothing of the developer's own set-up is read, and nothing is left in their home.
         command.env("KUBECONFIG", &self.kubeconfig).env("KUBECACHEDIR", &self.cache).env("KUBECTL_KUBERC", "false");
