@@ -1,0 +1,28 @@
+//! The program as an operator meets it: the real binary against a real etcd, asked by etcdctl, tonic and plain HTTP.
+//!
+//! `TEST_ETCD` and `TEST_ETCDCTL` name the binaries; `cargo xtask test` sets them.
+
+#[path = "process/child.rs"]
+mod child;
+#[path = "process/claims.rs"]
+mod claims;
+#[path = "process/failover.rs"]
+mod failover;
+#[path = "process/forwarder.rs"]
+mod forwarder;
+#[path = "process/help.rs"]
+mod help;
+#[path = "process/http.rs"]
+mod http;
+#[path = "process/pki.rs"]
+mod pki;
+#[path = "process/probes.rs"]
+mod probes;
+#[path = "process/refusals.rs"]
+mod refusals;
+#[path = "process/stop.rs"]
+mod stop;
+#[path = "process/tls.rs"]
+mod tls;
+#[path = "process/unix.rs"]
+mod unix;

@@ -1,0 +1,127 @@
+//! Loss of the upstream, and several endpoints.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use proto::etcdserverpb::{
+    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
+    watch_request::RequestUnion,
+};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+use tonic::Code;
+
+use crate::{
+    child::{Etcd, Proxy, SOON, eventually, free_address},
+    forwarder::Forwarder,
+};
+
+fn put(key: &'static str) -> PutRequest {
+    PutRequest { key: key.into(), value: "v".into(), ..Default::default() }
+}
+
+fn watch(key: &'static str) -> WatchRequest {
+    let create = WatchCreateRequest { key: key.into(), ..Default::default() };
+    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_upstream_is_unavailable_at_once_cheap_to_wait_for_and_found_again() {
+    let mut etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    kv.put(put("k")).await.unwrap();
+    let (_sender, requests) = tokio::sync::mpsc::channel(1);
+    _sender.send(watch("k")).await.unwrap();
+    let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+    let mut events = WatchClient::new(proxy.channel()).watch(requests).await.unwrap().into_inner();
+    assert!(events.next().await.unwrap().unwrap().created);
+
+    etcd.kill();
+    let ended = timeout(SOON, events.next()).await.expect("the watch ends").unwrap().unwrap_err();
+    assert_eq!(ended.code(), Code::Unavailable, "{ended:?}");
+
+    // Many impatient clients and no upstream: answered at once, and the processor rests.
+    let (before, start) = (proxy.program.cpu(), Instant::now());
+    let mut answers = 0;
+    while start.elapsed() < Duration::from_secs(2) {
+        let asked = Instant::now();
+        let error = kv.put(put("k")).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        answers += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(answers > 20, "{answers}");
+    let used = proxy.program.cpu() - before;
+    assert!(used < Duration::from_millis(600), "{used:?} of processor time for {answers} refusals");
+    let (before, start) = (proxy.program.cpu(), Instant::now());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let used = proxy.program.cpu() - before;
+    assert!(used <= Duration::from_millis(50), "{used:?} of processor time in {:?} of doing nothing", start.elapsed());
+
+    etcd.run().await;
+    eventually("puts work again", async || kv.put(put("k")).await.ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_comes_up_before_its_upstream() {
+    let address = free_address();
+    let mut etcd = Etcd::prepare(format!("http://{address}"), &[]);
+    let proxy = Proxy::spawn("/a/", &address, &[]);
+    let livez = format!("{}/livez", proxy.metrics);
+    eventually("it lives", async || crate::http::get(&livez).await.filter(|answer| answer.status == 200)).await;
+    assert_eq!(crate::http::get(&format!("{}/readyz", proxy.metrics)).await.unwrap().status, 503);
+    let mut kv = KvClient::new(proxy.channel());
+    assert_eq!(kv.put(put("k")).await.unwrap_err().code(), Code::Unavailable);
+    etcd.run().await;
+    proxy.ready().await;
+    kv.put(put("k")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connection_fails_over_unseen() {
+    let etcd = Etcd::start().await;
+    let endpoints = format!("{},{}", free_address(), etcd.url);
+    let proxy = Proxy::spawn("/a/", &endpoints, &[]);
+    proxy.ready().await;
+    let mut kv = KvClient::new(proxy.channel());
+    for _ in 0..20 {
+        kv.put(put("k")).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_endpoint_is_replaced_by_another() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (Forwarder::start(&etcd.url).await, Forwarder::start(&etcd.url).await);
+    let proxy = Proxy::spawn("/a/", &format!("{},{}", first.address, second.address), &[]);
+    proxy.ready().await;
+    let mut kv = KvClient::new(proxy.channel());
+    kv.put(put("k")).await.unwrap();
+    assert!(first.accepted.load(Ordering::SeqCst) > 0);
+    drop(first);
+    eventually("the other endpoint serves", async || kv.put(put("k")).await.ok()).await;
+    assert!(second.accepted.load(Ordering::SeqCst) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_may_have_arrived_is_not_sent_again() {
+    let etcd = Etcd::start().await;
+    let network = Forwarder::start(&etcd.url).await;
+    // The second endpoint is there to tempt.
+    let proxy = Proxy::spawn("/a/", &format!("{},{}", network.address, etcd.url), &["--upstream-connections=1"]);
+    proxy.ready().await;
+    let mut kv = KvClient::new(proxy.channel());
+    kv.put(put("k")).await.unwrap();
+    network.cut_answers(true);
+    let error = kv.put(put("k")).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable, "{error:?}");
+    network.cut_answers(false);
+    let range = RangeRequest { key: "k".into(), ..Default::default() };
+    let answer = eventually("reads work", async || kv.range(range.clone()).await.ok()).await.into_inner();
+    // The first put and the one that was carried out unheard; a third would be one sent twice.
+    assert_eq!(answer.kvs[0].version, 2);
+}

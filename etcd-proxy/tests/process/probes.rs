@@ -1,0 +1,110 @@
+//! Health, readiness, version, metrics; and HTTP/1.1 beside HTTP/2 on one port.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+
+use crate::{
+    child::{Etcd, Proxy, SOON},
+    http::{get, request},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_port_answers_as_etcds_does() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    for path in ["/health", "/health?serializable=true", "/version"] {
+        let ours = get(&format!("{}{path}", proxy.url)).await.unwrap();
+        let theirs = get(&format!("{}{path}", etcd.url)).await.unwrap();
+        assert_eq!((ours.status, &ours.body), (theirs.status, &theirs.body), "{path}");
+        let kind = |answer: &crate::http::Answer| answer.headers.get("content-type").cloned();
+        assert_eq!(kind(&ours), kind(&theirs), "{path}");
+    }
+    for path in ["/health", "/version"] {
+        let ours = request("POST", &format!("{}{path}", proxy.url)).await.unwrap();
+        let theirs = request("POST", &format!("{}{path}", etcd.url)).await.unwrap();
+        assert_eq!((ours.status, &ours.body), (theirs.status, &theirs.body), "{path}");
+        assert_eq!(ours.headers.get("allow"), theirs.headers.get("allow"), "{path}");
+    }
+    assert_eq!(get(&format!("{}/metrics", proxy.url)).await.unwrap().status, 404);
+    // gRPC on the same port.
+    let mut health = HealthClient::new(proxy.channel());
+    let answer = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(answer.status(), ServingStatus::Serving);
+    assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_port_tells_alive_from_ready() {
+    let mut etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let path = |path: &str| format!("{}{path}", proxy.metrics);
+    assert_eq!(get(&path("/livez")).await.unwrap().body, "ok\n");
+    let verbose = get(&path("/readyz?verbose")).await.unwrap();
+    assert_eq!(verbose.body, "[+]shutdown ok\n[+]claims ok\n[+]upstream ok\nok\n");
+
+    proxy.ctl(&["put", "k", "v"]);
+    let metrics = get(&path("/metrics")).await.unwrap();
+    assert!(metrics.headers["content-type"].starts_with("application/openmetrics-text"));
+    for family in [
+        r#"grpc_server_handled_total{grpc_type="unary",grpc_service="etcdserverpb.KV",grpc_method="Put",grpc_code="OK"} 1"#,
+        "etcd_proxy_client_connections ",
+        "etcd_proxy_upstream_connections{",
+        r#"etcd_proxy_upstream_dials_total{endpoint="http://"#,
+        "etcd_proxy_upstream_latency_seconds_count ",
+        "# EOF",
+    ] {
+        assert!(metrics.body.contains(family), "{family} is missing in\n{}", metrics.body);
+    }
+
+    etcd.kill();
+    let unready = get(&path("/readyz")).await.unwrap();
+    assert_eq!(unready.status, 503);
+    assert!(unready.body.contains("[-]upstream failed"), "{}", unready.body);
+    assert_eq!(get(&path("/readyz?exclude=upstream")).await.unwrap().status, 200);
+    assert_eq!(get(&path("/livez")).await.unwrap().status, 200);
+    let health = get(&format!("{}/health", proxy.url)).await.unwrap();
+    assert_eq!(health.status, 503);
+    assert!(health.body.starts_with(r#"{"health":"false","reason":"RANGE ERROR:"#), "{}", health.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_and_surplus_connections_are_closed() {
+    let etcd = Etcd::start().await;
+    let flags = ["--handshake-timeout=300ms", "--max-connections=2"];
+    // The probe's own connections count, too, while they last.
+    let proxy = Proxy::start("/a/", &etcd, &flags).await;
+    let address = proxy.url.strip_prefix("http://").unwrap();
+    let mut buffer = [0; 16];
+
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut dawdling = TcpStream::connect(address).await.unwrap();
+    dawdling.write_all(b"PRI * HTTP/2.0").await.unwrap();
+    for stream in [&mut silent, &mut dawdling] {
+        let ended = timeout(SOON, stream.read(&mut buffer)).await.expect("closed in time");
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    }
+
+    // Two that speak stay, the third has no place.
+    let mut speaking = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        assert!(timeout(SOON, stream.read(&mut buffer)).await.unwrap().unwrap() > 0);
+        speaking.push(stream);
+    }
+    let mut surplus = TcpStream::connect(address).await.unwrap();
+    let ended = timeout(SOON, surplus.read(&mut buffer)).await.expect("closed at once");
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    drop(speaking);
+    crate::child::eventually("places are free again", async || {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        get(&format!("{}/version", proxy.url)).await.filter(|answer| answer.status == 200)
+    })
+    .await;
+}

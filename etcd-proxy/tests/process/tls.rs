@@ -1,0 +1,218 @@
+//! TLS and client certificates on both sides, and their rotation.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    child::{Etcd, Program, Proxy, binary, etcd_proxy, etcdctl, eventually, fails, free_address, ok},
+    pki::{Ca, Identity, text},
+};
+
+fn client_flags(ca: &Ca, identity: Option<&Identity>) -> Vec<String> {
+    let mut flags = vec!["--cacert".to_owned(), text(&ca.file).to_owned()];
+    if let Some(identity) = identity {
+        flags.extend(["--cert", text(&identity.cert), "--key", text(&identity.key)].map(str::to_owned));
+    }
+    flags
+}
+
+fn ctl(proxy: &Proxy, ca: &Ca, identity: Option<&Identity>, args: &[&str]) -> std::process::Output {
+    let flags = client_flags(ca, identity);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    etcdctl(&proxy.url, &flags, args)
+}
+
+fn serving_flags(identity: &Identity, client_ca: Option<&Ca>) -> Vec<String> {
+    let mut flags = vec!["--cert-file", text(&identity.cert), "--key-file", text(&identity.key)];
+    if let Some(ca) = client_ca {
+        flags.extend(["--client-cert-auth", "--trusted-ca-file", text(&ca.file)]);
+    }
+    flags.into_iter().map(str::to_owned).collect()
+}
+
+async fn proxy(etcd: &Etcd, flags: &[String]) -> Proxy {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let proxy = Proxy::spawn_at(format!("https://{}", free_address()), "/a/", &etcd.url, &flags);
+    proxy.ready().await;
+    proxy
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_need_a_certificate_of_the_right_ca_and_name() {
+    let dir = TempDir::new().unwrap();
+    let etcd = Etcd::start().await;
+    let (ca, stranger) = (Ca::new(dir.path(), "ca"), Ca::new(dir.path(), "stranger"));
+    let server = ca.issue(dir.path(), "server");
+    let (alice, bob) = (ca.issue(dir.path(), "alice"), ca.issue(dir.path(), "bob"));
+    let mallory = stranger.issue(dir.path(), "mallory");
+
+    let tls = proxy(&etcd, &serving_flags(&server, None)).await;
+    assert_eq!(ok(ctl(&tls, &ca, None, &["put", "k", "v"])), "OK\n");
+    fails(ctl(&tls, &stranger, None, &["get", "k"]));
+
+    let mutual = proxy(&etcd, &serving_flags(&server, Some(&ca))).await;
+    assert_eq!(ok(ctl(&mutual, &ca, Some(&alice), &["get", "k"])), "k\nv\n");
+    fails(ctl(&mutual, &ca, None, &["get", "k"]));
+    fails(ctl(&mutual, &ca, Some(&mallory), &["get", "k"]));
+
+    for allowed in ["--client-cert-allowed-cn=alice,carol", "--client-cert-allowed-hostname=alice"] {
+        let mut flags = serving_flags(&server, Some(&ca));
+        flags.push(allowed.to_owned());
+        let named = proxy(&etcd, &flags).await;
+        assert_eq!(ok(ctl(&named, &ca, Some(&alice), &["get", "k"])), "k\nv\n", "{allowed}");
+        fails(ctl(&named, &ca, Some(&bob), &["get", "k"]));
+        assert!(named.program.log().contains("TLS handshake failed"), "{}", named.program.log());
+    }
+
+    let mut flags = serving_flags(&server, None);
+    flags.push("--tls-max-version=TLS1.2".to_owned());
+    let old = proxy(&etcd, &flags).await;
+    assert_eq!(ok(ctl(&old, &ca, None, &["get", "k"])), "k\nv\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstream_is_verified_and_told_who_asks() {
+    let dir = TempDir::new().unwrap();
+    let (ca, stranger) = (Ca::new(dir.path(), "ca"), Ca::new(dir.path(), "stranger"));
+    let server = ca.issue(dir.path(), "etcd");
+    let client = ca.issue(dir.path(), "proxy");
+    let etcd = Etcd::start_with(format!("https://{}", free_address()), &serving_flags(&server, Some(&ca))).await;
+
+    let flags = client_flags(&ca, Some(&client));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let good = Proxy::spawn("/a/", &etcd.url, &flags);
+    good.ready().await;
+    assert_eq!(good.ctl(&["put", "k", "v"]), "OK\n");
+
+    for (flags, words) in
+        [(client_flags(&stranger, Some(&client)), "UnknownIssuer"), (client_flags(&ca, None), "upstream unreachable")]
+    {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let bad = Proxy::spawn("/a/", &etcd.url, &flags);
+        eventually("it says why", async || bad.program.log().contains(words).then_some(())).await;
+        eventually("it listens", async || crate::http::get(&format!("{}/livez", bad.metrics)).await).await;
+        assert_eq!(crate::http::get(&format!("{}/readyz", bad.metrics)).await.unwrap().status, 503);
+        assert!(fails(etcdctl(&bad.url, &[], &["get", "k"])).contains("Unavailable"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_certificate_and_ca_take_effect_and_drop_nobody() {
+    let dir = TempDir::new().unwrap();
+    let etcd = Etcd::start().await;
+    let (old_ca, new_ca) = (Ca::new(dir.path(), "old"), Ca::new(dir.path(), "new"));
+    let server = old_ca.issue(dir.path(), "server");
+    let client_ca = dir.path().join("client-ca.pem");
+    fs::copy(&old_ca.file, &client_ca).unwrap();
+    let (old_client, new_client) = (old_ca.issue(dir.path(), "old-client"), new_ca.issue(dir.path(), "new-client"));
+    let mut flags = serving_flags(&server, None);
+    flags.extend(["--trusted-ca-file".to_owned(), text(&client_ca).to_owned()]);
+    flags.push("--cert-reload-interval=100ms".to_owned());
+    let proxy = proxy(&etcd, &flags).await;
+
+    let mut command = Command::new(binary("TEST_ETCDCTL"));
+    command
+        .args(["--endpoints", &proxy.url])
+        .args(client_flags(&old_ca, Some(&old_client)))
+        .args(["watch", "k"])
+        .stdin(Stdio::null());
+    let watching = Program::spawn(command, dir.path().join("watch"));
+    eventually("the watch sees events", async || {
+        etcd.ctl(&["put", "/a/k", "before"]);
+        watching.log().contains("before").then_some(())
+    })
+    .await;
+    fails(ctl(&proxy, &new_ca, Some(&new_client), &["get", "k"]));
+
+    // A key that does not fit is noticed and changes nothing.
+    let spare = new_ca.issue(dir.path(), "spare");
+    fs::copy(&spare.key, &server.key).unwrap();
+    eventually("the misfit is noticed", async || {
+        proxy.program.log().contains("certificates cannot be reloaded").then_some(())
+    })
+    .await;
+    ok(ctl(&proxy, &old_ca, Some(&old_client), &["get", "k"]));
+
+    fs::copy(&spare.cert, &server.cert).unwrap();
+    fs::copy(&new_ca.file, &client_ca).unwrap();
+    eventually("new connections use the new certificates", async || {
+        ctl(&proxy, &new_ca, Some(&new_client), &["get", "k"]).status.success().then_some(())
+    })
+    .await;
+    fails(ctl(&proxy, &old_ca, Some(&old_client), &["get", "k"]));
+    fails(ctl(&proxy, &new_ca, Some(&old_client), &["get", "k"]));
+    etcd.ctl(&["put", "/a/k", "after"]);
+    eventually("the old connection lives", async || watching.log().contains("after").then_some(())).await;
+    let metrics = crate::http::get(&format!("{}/metrics", proxy.metrics)).await.unwrap().body;
+    assert!(metrics.contains(r#"certificate_reloads_total{certificates="serving",result="changed"}"#), "{metrics}");
+    assert!(metrics.contains(r#"certificate_expiry_timestamp_seconds{certificates="serving"}"#), "{metrics}");
+}
+
+/// An etcd with authentication on, where the user `tenant` may read its own claim and no other.
+pub(crate) struct AuthenticatedEtcd {
+    dir: TempDir,
+    etcd: Etcd,
+    ca: Ca,
+    root: Identity,
+    tenant: Identity,
+}
+
+pub(crate) async fn etcd_with_authentication() -> AuthenticatedEtcd {
+    let dir = TempDir::new().unwrap();
+    let ca = Ca::new(dir.path(), "ca");
+    let server = ca.issue(dir.path(), "etcd");
+    let (root, tenant) = (ca.issue(dir.path(), "root"), ca.issue(dir.path(), "tenant"));
+    let etcd = Etcd::start_with(format!("https://{}", free_address()), &serving_flags(&server, Some(&ca))).await;
+    let etcd = AuthenticatedEtcd { dir, etcd, ca, root, tenant };
+    let hex = "2f612f";
+    etcd.as_root(&["user", "add", "root", "--no-password"]);
+    etcd.as_root(&["user", "grant-role", "root", "root"]);
+    etcd.as_root(&["user", "add", "tenant", "--no-password"]);
+    etcd.as_root(&["role", "add", "tenant"]);
+    etcd.as_root(&["role", "grant-permission", "tenant", "readwrite", "/a/", "--prefix"]);
+    etcd.as_root(&["role", "grant-permission", "tenant", "read", &format!("/etcd-proxy.meta/claims/{hex}")]);
+    etcd.as_root(&[
+        "role",
+        "grant-permission",
+        "tenant",
+        "readwrite",
+        &format!("/etcd-proxy.meta/tenants/{hex}/"),
+        "--prefix",
+    ]);
+    // The claim of /c/ may be read, so that its absence is what is seen.
+    etcd.as_root(&["role", "grant-permission", "tenant", "read", "/etcd-proxy.meta/claims/2f632f"]);
+    etcd.as_root(&["user", "grant-role", "tenant", "tenant"]);
+    etcd.as_root(&["auth", "enable"]);
+    etcd
+}
+
+impl AuthenticatedEtcd {
+    fn as_root(&self, args: &[&str]) {
+        let flags = client_flags(&self.ca, Some(&self.root));
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        ok(etcdctl(&self.etcd.url, &flags, args));
+    }
+
+    pub(crate) fn claim(&self, prefix: &str, owner: &str) {
+        let mut args = vec!["claim".to_owned()];
+        args.extend(["--prefix", prefix, "--owner", owner, "--endpoints", &self.etcd.url].map(str::to_owned));
+        args.extend(client_flags(&self.ca, Some(&self.root)));
+        ok(etcd_proxy(&args));
+    }
+
+    /// A proxy as the user `tenant`, and its metrics address.
+    pub(crate) fn proxy(&self, prefix: &str) -> (Program, String) {
+        let metrics = format!("http://{}", free_address());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_etcd-proxy"));
+        command
+            .args(["--prefix", prefix, "--endpoints", &self.etcd.url])
+            .args(["--listen-client-urls", &format!("http://{}", free_address()), "--listen-metrics-urls", &metrics])
+            .args(client_flags(&self.ca, Some(&self.tenant)));
+        let log = self.dir.path().join(format!("proxy{}", prefix.replace('/', "-")));
+        (Program::spawn(command, log), metrics)
+    }
+}

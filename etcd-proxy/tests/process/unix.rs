@@ -1,0 +1,48 @@
+//! Unix sockets on both sides.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use tempfile::TempDir;
+
+use crate::child::{Etcd, Proxy, etcd_proxy, etcdctl, eventually, fails, ok};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_and_upstream_over_unix_sockets() {
+    let dir = TempDir::new().unwrap();
+    let upstream = format!("unix://{}", dir.path().join("etcd.sock").display());
+    let etcd = Etcd::start_with(upstream, &[]).await;
+    let socket = dir.path().join("proxy.sock");
+    let url = format!("unix://{}", socket.display());
+    let mut proxy = Proxy::spawn_at(url.clone(), "/a/", &etcd.url, &["--unix-socket-mode=0640"]);
+    proxy.ready().await;
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(ok(etcdctl(&url, &[], &["put", "k", "v"])), "OK\n");
+    assert_eq!(ok(etcdctl(&etcd.url, &[], &["get", "/a/k"])), "/a/k\nv\n");
+
+    // Taken as long as somebody listens.
+    let second = fails(etcd_proxy(&["--prefix=/a/", "--endpoints", &etcd.url, "--listen-client-urls", &url]));
+    assert!(second.contains("another process is listening"), "{second}");
+
+    // Killed, it leaves the socket; the next one takes its place; in order, it is removed.
+    proxy.program.child.kill().unwrap();
+    proxy.program.child.wait().unwrap();
+    assert!(socket.exists());
+    let mut proxy = Proxy::spawn_at(url.clone(), "/a/", &etcd.url, &[]);
+    proxy.ready().await;
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(ok(etcdctl(&url, &[], &["get", "k"])), "k\nv\n");
+    proxy.program.signal("TERM");
+    assert_eq!(proxy.program.exit().await.code(), Some(0));
+    eventually("the socket is gone", async || (!socket.exists()).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_no_socket_stays() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("precious");
+    fs::write(&file, "data").unwrap();
+    let url = format!("unix://{}", file.display());
+    let message = fails(etcd_proxy(&["--prefix=/a/", "--listen-client-urls", &url]));
+    assert!(message.contains("not a socket"), "{message}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "data");
+}
