@@ -4,6 +4,7 @@
 //! order in which the server names them in its log (k8s.io/apiserver `pkg/admission`).
 
 pub mod chain;
+pub mod namespace_lifecycle;
 
 use std::any::Any;
 

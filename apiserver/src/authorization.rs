@@ -6,6 +6,8 @@
 //!
 //! An error is never a permission, and never remembered.
 
+pub mod delegated;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

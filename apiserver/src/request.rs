@@ -1,5 +1,7 @@
 //! What is known of a request before any object is looked at: who asks, for what, and under which identity in the logs.
 
+pub mod info;
+
 use std::collections::BTreeMap;
 
 /// Who asks, as the authenticator found it.
@@ -34,8 +36,12 @@ pub struct RequestInfo {
     pub resource: String,
     /// The subresource, for example `status`, empty for none.
     pub subresource: String,
+    /// What follows the subresource in the path, empty for nothing.
+    pub below_subresource: String,
     /// The object's name, empty for none.
     pub name: String,
+    /// Whether the verb is a segment of the path, as in `/apis/<group>/<version>/watch/<resource>`.
+    pub verb_in_path: bool,
     /// The query's `fieldSelector`, as text.
     pub field_selector: String,
     /// The query's `labelSelector`, as text.

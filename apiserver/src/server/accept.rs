@@ -1,0 +1,175 @@
+//! From a listening socket to requests: accepting, TLS, HTTP/1.1 and HTTP/2, and an orderly end.
+
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use hyper::{Request, body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    chain::{Handler, Origin},
+    metrics::Gauged,
+    tls::ServingTls,
+};
+use crate::{authentication::Peer, endpoint::RequestBody};
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the head of an HTTP/1.1 request may take, and a connection be idle before it
+/// (k8s.io/apiserver `pkg/server/secure_serving.go`, `ReadHeaderTimeout`).
+const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// How long to wait after an error of accept that will come again at once, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Largest head of a request, in bytes (`http.DefaultMaxHeaderBytes` of Go).
+const MAX_HEADER_BYTES: u32 = 1 << 20;
+/// Flow control of one HTTP/2 stream: most bodies fit (`resourceBody99Percentile`).
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// Flow control of one HTTP/2 connection. Much larger than a stream's, or one stalled stream would stall the rest.
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// How often an idle HTTP/2 connection is asked whether it still lives, and how long the answer may take.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The bounds of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The most connections at one time; further ones wait in the kernel's queue.
+    pub connections: usize,
+    /// The most requests at one time on one HTTP/2 connection.
+    pub http2_streams: u32,
+}
+
+/// A listener that is being served.
+pub(super) struct Acceptor {
+    pub(super) tls: Arc<ServingTls>,
+    pub(super) handler: Arc<Handler>,
+    pub(super) bounds: Bounds,
+    /// No new connections from now on.
+    pub(super) stop_accepting: CancellationToken,
+    /// Connections end once their requests are answered.
+    pub(super) close: CancellationToken,
+    /// Connections end now.
+    pub(super) abort: CancellationToken,
+    pub(super) connections: TaskTracker,
+}
+
+// === impl Bounds ===
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { connections: 10_000, http2_streams: 1000 }
+    }
+}
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    /// Accepts connections until told to stop. Nothing that happens to one of them ends the loop.
+    pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
+        let slots = Arc::new(Semaphore::new(self.bounds.connections));
+        loop {
+            let accepted = tokio::select! {
+                () = self.stop_accepting.cancelled() => return,
+                accepted = accept(&listener, &slots) => accepted,
+            };
+            match accepted {
+                Ok((stream, address, slot)) => {
+                    let acceptor = self.clone();
+                    self.connections.spawn(async move {
+                        let _slot = slot;
+                        let _open = Gauged::new(acceptor.handler.metrics.connections.clone());
+                        tokio::select! {
+                            () = acceptor.abort.cancelled() => {}
+                            () = acceptor.serve(stream, address) => {}
+                        }
+                    });
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept connections, trying again");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(&self, stream: TcpStream, address: SocketAddr) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, %address, "cannot set TCP_NODELAY");
+        }
+        let handshake = TlsAcceptor::from(self.tls.current()).accept(stream);
+        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return self.handshake_failed(address, &error),
+            Err(_) => return self.handshake_failed(address, &io::ErrorKind::TimedOut.into()),
+        };
+        let (_, session) = stream.get_ref();
+        let chain = session.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
+        let origin = Arc::new(Origin::connection(Peer::new(chain), address));
+        let service = service_fn(|request: Request<Incoming>| {
+            let (handler, origin) = (self.handler.clone(), origin.clone());
+            async move { Ok::<_, std::convert::Infallible>(handler.handle(origin, request.map(RequestBody::new)).await) }
+        });
+        let builder = self.http();
+        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+        let mut closing = false;
+        let outcome = loop {
+            tokio::select! {
+                outcome = connection.as_mut() => break outcome,
+                () = self.close.cancelled(), if !closing => {}
+                () = origin.closing(), if !closing => {}
+            }
+            closing = true;
+            connection.as_mut().graceful_shutdown();
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, %address, "connection ended");
+        }
+    }
+
+    fn handshake_failed(&self, address: SocketAddr, error: &io::Error) {
+        self.handler.metrics.handshake_errors.inc();
+        tracing::debug!(%error, %address, "TLS handshake error");
+    }
+
+    fn http(&self) -> auto::Builder<TokioExecutor> {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).half_close(false);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.bounds.http2_streams)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+        builder
+    }
+}
+
+/// The place for a connection is taken first: without one, nothing is accepted.
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, address) = listener.accept().await?;
+    Ok((stream, address, slot))
+}
+
+/// Whether the error is of a connection that was given up before it was accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
+    )
+}

@@ -1,0 +1,180 @@
+//! TLS of the listener. The whole configuration is replaced when a certificate or a CA changes; connections that are open
+//! keep theirs.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+    client::danger::HandshakeSignatureValid,
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tokio_util::sync::CancellationToken;
+
+use super::certificates::{CertificateError, KeyPairFiles, SharedKey};
+use crate::authentication::{Trust, trust::provider};
+
+/// How often files are looked at. Mounted Secrets change by a rename that file notifications miss.
+pub(crate) const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the TLS layer is allowed to do.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// The versions, newest first.
+    pub versions: Vec<&'static SupportedProtocolVersion>,
+    /// The cipher suites; empty: the library's defaults.
+    pub cipher_suites: Vec<rustls::SupportedCipherSuite>,
+    /// Whether HTTP/2 is offered.
+    pub http2: bool,
+}
+
+/// The TLS configuration of new connections.
+pub struct ServingTls {
+    files: KeyPairFiles,
+    settings: TlsSettings,
+    trust: Arc<Trust>,
+    current: ArcSwap<ServerConfig>,
+    key: ArcSwap<CertifiedKey>,
+}
+
+/// Asks for a certificate and believes none: the key must fit it, and the rest is the authenticators' business.
+#[derive(Debug)]
+struct ProofOfPossession {
+    provider: Arc<CryptoProvider>,
+    hints: Vec<DistinguishedName>,
+}
+
+// === impl TlsSettings ===
+
+impl Default for TlsSettings {
+    fn default() -> Self {
+        Self {
+            versions: vec![&rustls::version::TLS13, &rustls::version::TLS12],
+            cipher_suites: Vec::new(),
+            http2: true,
+        }
+    }
+}
+
+impl TlsSettings {
+    fn build(&self, key: SharedKey, hints: Vec<DistinguishedName>) -> Result<ServerConfig, rustls::Error> {
+        let mut crypto = rustls::crypto::ring::default_provider();
+        if !self.cipher_suites.is_empty() {
+            crypto.cipher_suites.clone_from(&self.cipher_suites);
+        }
+        let crypto = Arc::new(crypto);
+        let verifier = Arc::new(ProofOfPossession { provider: provider(), hints });
+        let mut config = ServerConfig::builder_with_provider(crypto)
+            .with_protocol_versions(&self.versions)?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+        config.alpn_protocols =
+            if self.http2 { vec![b"h2".to_vec(), b"http/1.1".to_vec()] } else { vec![b"http/1.1".to_vec()] };
+        Ok(config)
+    }
+}
+
+// === impl ServingTls ===
+
+impl ServingTls {
+    /// Serves this certificate, and asks clients for certificates of what is trusted.
+    ///
+    /// # Errors
+    /// When the certificate cannot be used.
+    pub fn new(files: KeyPairFiles, settings: TlsSettings, trust: Arc<Trust>) -> Result<Self, CertificateError> {
+        let key = Arc::new(files.load()?);
+        let config = settings.build(key.clone(), trust.subjects()).map_err(|error| CertificateError::Pair {
+            certificate: files.certificate.clone(),
+            key: files.key.clone(),
+            error,
+        })?;
+        Ok(Self { files, settings, trust, current: ArcSwap::from_pointee(config), key: ArcSwap::new(key) })
+    }
+
+    /// The configuration for a new connection.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        self.current.load_full()
+    }
+
+    /// Follows changes of the files and of what is trusted, until the server stops. What cannot be used is reported, and
+    /// the last good one stays.
+    pub async fn follow(&self, stop: CancellationToken) {
+        let mut trusted = self.trust.subscribe();
+        let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => self.reload_certificate(),
+                Ok(()) = trusted.changed() => self.rebuild(),
+            }
+        }
+    }
+
+    /// Looks whether the files have changed.
+    pub fn reload_certificate(&self) {
+        match self.files.load() {
+            Ok(key) if key.cert != self.key.load().cert => {
+                self.key.store(Arc::new(key));
+                self.rebuild();
+                tracing::info!(certificate = %self.files.certificate.display(), "serving a new certificate");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "cannot reload the serving certificate; the last one stays in use"),
+        }
+    }
+
+    fn rebuild(&self) {
+        match self.settings.build(self.key.load_full(), self.trust.subjects()) {
+            Ok(config) => self.current.store(Arc::new(config)),
+            Err(error) => tracing::error!(%error, "cannot rebuild the TLS configuration; the last one stays in use"),
+        }
+    }
+}
+
+// === impl ProofOfPossession ===
+
+impl ClientCertVerifier for ProofOfPossession {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        // Like Go's `tls.RequestClientCert`: nothing follows from this alone. See the authentication module.
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
