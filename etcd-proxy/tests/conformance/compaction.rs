@@ -1,0 +1,254 @@
+//! Compaction: of one tenant's history, not of everybody's.
+
+use std::time::Instant;
+
+use etcd_proxy::tenant::CompactionPolicy;
+use proto::etcdserverpb::{
+    CompactionRequest, Compare, RangeRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest, compare::TargetUnion,
+    watch_request::RequestUnion,
+};
+use tonic::Code;
+
+use crate::support::{Client, Etcd, PATIENCE, Proxy, put_op, range_op, refusal, txn_op, watch_all};
+
+fn compacted() -> (Code, String) {
+    (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted".into())
+}
+
+fn future() -> (Code, String) {
+    (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision".into())
+}
+
+fn at(key: &'static str, revision: i64) -> RangeRequest {
+    RangeRequest { key: key.into(), revision, ..Default::default() }
+}
+
+/// Writes ten revisions of `k`. Returns them.
+async fn history(client: &mut Client) -> Vec<i64> {
+    let mut revisions = Vec::new();
+    for value in 0..10 {
+        revisions.push(client.put("k", value.to_string()).await);
+    }
+    revisions
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compacting_moves_the_tenants_watermark_alone() {
+    let etcd = Etcd::start().await;
+    let (proxy_a, proxy_b) = (Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/b/").await);
+    let (mut a, mut b, mut direct) = (proxy_a.client().await, proxy_b.client().await, etcd.client().await);
+    let revisions = history(&mut a).await;
+    history(&mut b).await;
+    let middle = revisions[5];
+
+    a.compact(middle).await.unwrap();
+    assert_eq!(refusal(a.range(at("k", middle - 1)).await), compacted());
+    assert_eq!(a.range(at("k", middle)).await.unwrap().kvs[0].value, "5");
+    assert_eq!(b.range(at("none", middle - 1)).await.unwrap().kvs.len(), 0);
+    assert_eq!(direct.range(at("/a/k", middle - 1)).await.unwrap().kvs[0].value, "4");
+
+    // As etcd answers what is at, below and beyond.
+    assert_eq!(refusal(a.compact(middle).await), compacted());
+    assert_eq!(refusal(a.compact(middle - 1).await), compacted());
+    assert_eq!(refusal(a.compact(-1).await), compacted());
+    assert_eq!(refusal(a.compact(i64::MAX).await), future());
+    // `physical` returns as well.
+    a.kv.compact(CompactionRequest { revision: middle + 1, physical: true }).await.unwrap();
+    assert_eq!(refusal(a.range(at("k", middle)).await), compacted());
+}
+
+/// The same calls on etcd itself, answer by answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn compact_answers_as_etcds() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let mut answers = Vec::new();
+    for mut client in [etcd.client().await, proxy.client().await] {
+        let mut of_client = vec![refusal(client.compact(-1).await), refusal(client.compact(0).await), refusal(client.compact(0).await)];
+        let revisions = history(&mut client).await;
+        for revision in [revisions[3], revisions[3], revisions[2], revisions[9], revisions[9] + 1000, 0, -7] {
+            of_client.push(refusal(client.compact(revision).await));
+        }
+        for revision in [-1, 0, revisions[8], revisions[9]] {
+            of_client.push(refusal(client.range(at("k", revision)).await));
+            let txn = TxnRequest { success: vec![range_op(at("k", revision))], ..Default::default() };
+            of_client.push(refusal(client.kv.txn(txn).await));
+        }
+        answers.push(of_client);
+    }
+    assert_eq!(answers[0], answers[1]);
+}
+
+/// In a Txn a compacted revision is an error if its branch is taken, and only then, before anything is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_txn_is_refused_only_for_the_branch_it_takes() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let mut answers = Vec::new();
+    for mut client in [etcd.client().await, proxy.client().await] {
+        let revisions = history(&mut client).await;
+        client.compact(revisions[5]).await.unwrap();
+        let exists = |version| Compare { key: "k".into(), result: 1, target_union: Some(TargetUnion::Version(version)), ..Default::default() };
+        let mut of_client = Vec::new();
+        for (version, revision) in [(0, 4), (99, 4), (0, 5), (0, 400), (99, 400), (0, -3)] {
+            let revision = match revision {
+                400 => i64::MAX,
+                -3 => -3,
+                index => revisions[index as usize],
+            };
+            for nested in [false, true] {
+                let read = TxnRequest { success: vec![put_op("written", "v"), range_op(at("k", revision))], ..Default::default() };
+                let success = if nested { vec![txn_op(read)] } else { read.success };
+                // The other branch is what is not taken with a version of 99.
+                let txn = TxnRequest { compare: vec![exists(version)], success, failure: vec![put_op("other", "v")] };
+                let answer = client.kv.txn(txn).await.map(|answer| answer.into_inner().succeeded);
+                of_client.push((version, refusal(answer.clone()), answer.ok(), client.get("written").await.is_some()));
+                client.delete_all().await;
+                client.put("k", "again").await;
+            }
+        }
+        answers.push(of_client);
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[1][0].1, compacted());
+    assert_eq!(answers[1][2].2, Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_ranges_know_the_watermark() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let revisions = history(&mut a).await;
+    a.compact(revisions[5]).await.unwrap();
+    let first = match a.kv.range_stream(at("k", revisions[4])).await {
+        Ok(answer) => answer.into_inner().message().await.map(drop),
+        Err(status) => Err(status),
+    };
+    assert_eq!(refusal(first), compacted());
+    let mut parts = a.kv.range_stream(at("k", revisions[5])).await.unwrap().into_inner();
+    let part = parts.message().await.unwrap().unwrap().range_response.unwrap();
+    assert_eq!((&part.kvs[0].key[..], &part.kvs[0].value[..]), (b"k".as_slice(), b"5".as_slice()));
+}
+
+/// Watches below, at and above, with etcd's answers; and what the stream does afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_below_are_cancelled_as_etcds() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let mut transcripts = Vec::new();
+    for mut client in [etcd.client().await, proxy.client().await] {
+        let revisions = history(&mut client).await;
+        client.compact(revisions[5]).await.unwrap();
+        let mut transcript = Vec::new();
+        let mut watching = client.watch([WatchCreateRequest { key: "other".into(), ..Default::default() }]).await;
+        assert!(watching.next().await.unwrap().created);
+        let index = |revision: i64| revisions.iter().position(|&known| known == revision).map(|index| index as i64).unwrap_or(revision.signum());
+        for start in [revisions[4], revisions[5], 1, -1] {
+            watching.send(RequestUnion::CreateRequest(WatchCreateRequest {
+                key: "k".into(),
+                start_revision: start,
+                ..Default::default()
+            }));
+            // Created, then events or the cancel.
+            let mut answers = vec![watching.next().await.unwrap()];
+            if !answers[0].canceled {
+                answers.push(watching.next().await.unwrap());
+            }
+            for answer in answers {
+                let header = answer.header.unwrap();
+                assert!(header.cluster_id != 0 && header.member_id != 0 && header.raft_term != 0);
+                transcript.push((
+                    answer.watch_id,
+                    answer.created,
+                    answer.canceled,
+                    answer.cancel_reason,
+                    index(answer.compact_revision),
+                    header.revision == 0,
+                    answer.events.iter().map(|event| event.kv.as_ref().unwrap().value.clone()).collect::<Vec<_>>(),
+                ));
+            }
+        }
+        // The id of a watch that was cancelled so is taken until the client cancels it.
+        for request in [
+            RequestUnion::CreateRequest(WatchCreateRequest { key: "k".into(), watch_id: 1, ..Default::default() }),
+            RequestUnion::CancelRequest(WatchCancelRequest { watch_id: 1 }),
+            RequestUnion::CreateRequest(WatchCreateRequest { key: "k".into(), watch_id: 1, ..Default::default() }),
+        ] {
+            watching.send(request);
+            let answer = watching.next().await.unwrap();
+            transcript.push((answer.watch_id, answer.created, answer.canceled, answer.cancel_reason, 0, false, vec![]));
+        }
+        transcripts.push(transcript);
+    }
+    assert_eq!(transcripts[0], transcripts[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_replicas_follow() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await);
+    let (mut a, mut other) = (first.client().await, second.client().await);
+    let revisions = history(&mut a).await;
+    // The second has loaded "never compacted" by now.
+    assert_eq!(other.range(at("k", revisions[0])).await.unwrap().kvs[0].value, "0");
+    for index in [3, 6] {
+        a.compact(revisions[index]).await.unwrap();
+        let started = Instant::now();
+        while other.range(at("k", revisions[index] - 1)).await.is_ok() {
+            assert!(started.elapsed() < PATIENCE, "the other replica does not follow");
+        }
+        assert_eq!(other.range(at("k", revisions[index])).await.unwrap().kvs.len(), 1);
+        assert_eq!(refusal(other.compact(revisions[index]).await), compacted());
+    }
+    // A replica that starts later knows at once.
+    let third = Proxy::start(&etcd, "/a/").await;
+    assert_eq!(refusal(third.client().await.range(at("k", revisions[5])).await), compacted());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstreams_own_compaction_shows() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    let revisions = history(&mut a).await;
+    direct.compact(revisions[5]).await.unwrap();
+    assert_eq!(refusal(a.range(at("k", revisions[4])).await), compacted());
+    assert_eq!(refusal(a.compact(revisions[4]).await), compacted());
+    let mut watching = a.watch([watch_all(revisions[4])]).await;
+    assert!(watching.next().await.unwrap().created);
+    let cancel = watching.next().await.unwrap();
+    assert!(cancel.canceled);
+    assert_eq!(cancel.compact_revision, revisions[5]);
+    a.compact(revisions[6]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_compactions_agree() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await);
+    let (mut a, b) = (first.client().await, second.client().await);
+    let revisions = history(&mut a).await;
+    let calls = revisions.iter().map(|&revision| {
+        let mut clients = [a.clone(), b.clone()];
+        async move { (revision, clients[(revision % 2) as usize].compact(revision).await) }
+    });
+    let answers = futures::future::join_all(calls).await;
+    for (revision, answer) in &answers {
+        assert!(answer.is_ok() || refusal(answer.clone()) == compacted(), "{revision}: {answer:?}");
+    }
+    // The greatest always gets through.
+    assert!(answers.last().unwrap().1.is_ok());
+    assert_eq!(refusal(a.compact(*revisions.last().unwrap()).await), compacted());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_can_be_switched_off() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start_with(&etcd, "/a/", |config| config.compaction = CompactionPolicy::Deny).await;
+    let mut a = proxy.client().await;
+    let revision = a.put("k", "v").await;
+    let (code, text) = refusal(a.compact(revision).await);
+    assert_eq!(code, Code::PermissionDenied);
+    assert!(text.contains("compaction"), "{text}");
+}

@@ -1,0 +1,15 @@
+//! Through the proxy nothing differs from etcd, and no tenant sees or changes anything of another.
+//!
+//! Every test runs a real etcd; those about sameness run two, one asked directly and one through the proxy.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod compaction;
+mod differential;
+mod errors;
+mod isolation;
+mod leases;
+mod services;
+mod support;
+mod transport;
+mod watches;

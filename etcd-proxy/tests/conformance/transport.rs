@@ -1,0 +1,87 @@
+//! Calls below the generated clients: any bytes to any path.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, Request, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, Full};
+use tonic::{Code, Status, body::Body, transport::Channel};
+use tower::{Service as _, ServiceExt as _};
+
+use crate::support::{Etcd, Proxy};
+
+/// Sends a message to a path. Returns the frames of the answer.
+pub(crate) async fn raw(channel: &Channel, path: &'static str, message: Bytes) -> Result<Bytes, Status> {
+    let mut frame = BytesMut::with_capacity(5 + message.len());
+    frame.put_u8(0);
+    frame.put_u32(message.len().try_into().unwrap());
+    frame.put(message);
+    raw_frame(channel, path, frame.freeze(), None).await
+}
+
+/// Sends a body to a path.
+pub(crate) async fn raw_frame(channel: &Channel, path: &'static str, body: Bytes, encoding: Option<&'static str>) -> Result<Bytes, Status> {
+    let mut request = Request::post(path).header(CONTENT_TYPE, "application/grpc").header("te", "trailers");
+    if let Some(encoding) = encoding {
+        request = request.header("grpc-encoding", encoding);
+    }
+    let request = request.body(Body::new(Full::new(body))).unwrap();
+    let response = channel.clone().ready().await.unwrap().call(request).await.map_err(|error| Status::unavailable(format!("{error:?}")))?;
+    let (parts, body) = response.into_parts();
+    let collected = body.collect().await?;
+    let status = collected.trailers().and_then(Status::from_header_map).or_else(|| Status::from_header_map(&parts.headers)).unwrap();
+    if status.code() == Code::Ok { Ok(collected.to_bytes()) } else { Err(status) }
+}
+
+/// What is not gRPC is not answered as if it were.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_content_types_are_refused() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let client = proxy.client().await;
+    for content_type in ["text/plain", "application/json", "application/grpcx"] {
+        let request = Request::post("/etcdserverpb.KV/Range").header(CONTENT_TYPE, content_type).body(Body::empty()).unwrap();
+        let response = client.channel.clone().ready().await.unwrap().call(request).await.unwrap();
+        assert_eq!(response.status(), http::StatusCode::UNSUPPORTED_MEDIA_TYPE, "{content_type}");
+    }
+}
+
+/// The tenant's credentials are its business with the proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_of_the_tenant_stay_here() {
+    let mut headers = HeaderMap::new();
+    for name in ["token", "authorization", "hasleader", "traceparent", "grpc-timeout", "cookie", "x-remote-user"] {
+        headers.insert(name, "1S".parse().unwrap());
+    }
+    let upstream = etcd_proxy::grpc::UpstreamHeaders::from_client(&headers).request("/a/b", Body::empty());
+    let mut names: Vec<_> = upstream.headers().keys().map(http::HeaderName::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["content-type", "grpc-timeout", "hasleader", "te", "traceparent"]);
+    // An invalid token would be refused by an etcd that looks at it; see also that calls with one work.
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut client = proxy.client().await;
+    let mut request = tonic::Request::new(proto::etcdserverpb::RangeRequest { key: "a".into(), ..Default::default() });
+    request.metadata_mut().insert("token", "nonsense".parse().unwrap());
+    client.kv.range(request).await.unwrap();
+}
+
+/// A deadline reaches the upstream, and the answer is the one that clients know.
+#[tokio::test(flavor = "multi_thread")]
+async fn deadlines_hold() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    for channel in [etcd.client().await.channel, proxy.client().await.channel] {
+        let mut request = Request::post("/etcdserverpb.Watch/Watch")
+            .header(CONTENT_TYPE, "application/grpc")
+            .header("te", "trailers")
+            .header("grpc-timeout", "300m")
+            .body(Body::new(Full::new(Bytes::from_static(&[0, 0, 0, 0, 5, 0x0a, 3, 0x0a, 1, b'a']))))
+            .unwrap();
+        *request.version_mut() = http::Version::HTTP_2;
+        let started = std::time::Instant::now();
+        let response = channel.clone().ready().await.unwrap().call(request).await.unwrap();
+        let collected = response.into_body().collect().await.unwrap();
+        let status = Status::from_header_map(collected.trailers().unwrap()).unwrap();
+        assert_eq!((status.code(), status.message()), (Code::DeadlineExceeded, "context deadline exceeded"));
+        assert!(started.elapsed() < std::time::Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,324 @@
+//! Watch streams: every option, compared with etcd's own.
+
+use std::time::Duration;
+
+use proto::{
+    etcdserverpb::{
+        DeleteRangeRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchResponse, watch_request::RequestUnion,
+    },
+    mvccpb::event::EventType,
+};
+use tonic::Code;
+
+use crate::support::{Client, Etcd, Proxy, Watching, create_request, delete_op, eventually, put_op, watch_all};
+
+/// An etcd asked directly, and a proxy on another.
+async fn pair() -> (Etcd, Etcd, Proxy, [Client; 2]) {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let clients = [etcd.client().await, proxy.client().await];
+    (etcd, shared, proxy, clients)
+}
+
+fn progress() -> RequestUnion {
+    RequestUnion::ProgressRequest(WatchProgressRequest {})
+}
+
+fn cancel(watch_id: i64) -> RequestUnion {
+    RequestUnion::CancelRequest(WatchCancelRequest { watch_id })
+}
+
+fn create(create: WatchCreateRequest) -> RequestUnion {
+    RequestUnion::CreateRequest(create)
+}
+
+/// What two etcds must agree on: everything but ids of the cluster. Revisions agree on fresh etcds, since the proxy writes
+/// nothing of its own here.
+fn comparable(mut response: WatchResponse) -> WatchResponse {
+    let header = response.header.as_mut().unwrap();
+    assert!(header.cluster_id != 0 && header.member_id != 0, "{header:?}");
+    (header.cluster_id, header.member_id, header.raft_term) = (0, 0, 0);
+    response
+}
+
+async fn next(watching: &mut Watching) -> WatchResponse {
+    comparable(watching.next().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_and_cancels_answer_as_etcds() {
+    let (_etcd, _shared, _proxy, clients) = pair().await;
+    let mut transcripts = Vec::new();
+    for mut client in clients {
+        client.put("a", "1").await;
+        client.put("b", "1").await;
+        client.put("a", "2").await;
+        let mut transcript = Vec::new();
+        let on = |key: &'static str| WatchCreateRequest { key: key.into(), ..Default::default() };
+        let mut watching = client.watch([on("nothing")]).await;
+        transcript.push(next(&mut watching).await);
+        // One answer each.
+        for request in [
+            create(WatchCreateRequest { watch_id: 5, ..on("nothing") }),
+            create(WatchCreateRequest { watch_id: -7, ..on("nothing") }),
+            create(WatchCreateRequest { watch_id: 5, ..on("nothing") }),
+            create(WatchCreateRequest { range_end: "a".into(), ..on("b") }),
+            create(WatchCreateRequest { range_end: "b".into(), ..on("b") }),
+            create(WatchCreateRequest { start_revision: -1, ..on("a") }),
+            create(WatchCreateRequest { start_revision: i64::MIN, ..on("a") }),
+            create(WatchCreateRequest { start_revision: 1000, ..on("a") }),
+            create(on("nothing")),
+            cancel(-7),
+            cancel(0),
+            create(WatchCreateRequest { watch_id: -7, ..on("nothing") }),
+        ] {
+            watching.send(request);
+            transcript.push(next(&mut watching).await);
+        }
+        // Not answered at all: ids that are not there.
+        for id in [99, -1, 0] {
+            watching.send(cancel(id));
+        }
+        // With events.
+        for request in [
+            create(WatchCreateRequest { start_revision: 2, range_end: "c".into(), prev_kv: true, ..on("a") }),
+            create(WatchCreateRequest { start_revision: 2, range_end: "\0".into(), ..on("b") }),
+            create(WatchCreateRequest { start_revision: 2, range_end: "\0".into(), ..on("") }),
+            create(WatchCreateRequest { start_revision: 3, fragment: true, ..on("a") }),
+        ] {
+            watching.send(request);
+            transcript.push(next(&mut watching).await);
+            transcript.push(next(&mut watching).await);
+        }
+        transcripts.push(transcript);
+    }
+    assert_eq!(transcripts[0], transcripts[1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_and_previous_pairs() {
+    let (_etcd, _shared, _proxy, clients) = pair().await;
+    let mut transcripts = Vec::new();
+    for mut client in clients {
+        let mut transcript = Vec::new();
+        for filters in [vec![], vec![0], vec![1], vec![0, 1], vec![7]] {
+            client.put("k", "1").await;
+            let mut watching = client.watch([WatchCreateRequest { filters, ..watch_all(0) }]).await;
+            transcript.push(next(&mut watching).await);
+            client.put("k", "2").await;
+            client.delete_all().await;
+            client.kv.txn(TxnRequest { success: vec![put_op("k", "3"), put_op("l", "1"), delete_op("m", "")], ..Default::default() }).await.unwrap();
+            client.delete_all().await;
+            watching.send(progress());
+            loop {
+                let response = next(&mut watching).await;
+                let done = response.watch_id == -1;
+                transcript.push(response);
+                if done {
+                    break;
+                }
+            }
+        }
+        transcripts.push(transcript);
+    }
+    assert_eq!(transcripts[0], transcripts[1]);
+}
+
+/// Progress requests are answered on an idle store with id -1 and the global revision, and never ahead of an event.
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_is_answered_and_never_ahead() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    let mut watching = a.watch([watch_all(0)]).await;
+    assert!(watching.next().await.unwrap().created);
+    // Others' writes move it on: consistent reads of an API server wait for that.
+    let elsewhere = direct.put("/b/k", "v").await;
+    watching.send(progress());
+    let answer = watching.next().await.unwrap();
+    assert_eq!((answer.watch_id, answer.events.len()), (-1, 0));
+    assert!(answer.header.unwrap().revision >= elsewhere);
+
+    let mut seen = 0;
+    let mut pending = 0;
+    for round in 0..200 {
+        a.put("k", round.to_string()).await;
+        watching.send(progress());
+        pending += 1;
+    }
+    while pending > 0 || seen < 200 {
+        let response = watching.next().await.unwrap();
+        if response.watch_id == -1 {
+            pending -= 1;
+            let revision = response.header.unwrap().revision;
+            // The first put has the revision after `elsewhere`.
+            assert!(seen >= revision - elsewhere, "progress at {revision} after {seen} events");
+        }
+        seen += i64::try_from(response.events.len()).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifies_of_progress_by_itself() {
+    let etcd = Etcd::start_with(&["--watch-progress-notify-interval=200ms"]).await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    let mut watching = a.watch([WatchCreateRequest { progress_notify: true, ..watch_all(0) }]).await;
+    assert!(watching.next().await.unwrap().created);
+    let elsewhere = direct.put("/b/k", "v").await;
+    loop {
+        let response = watching.next().await.unwrap();
+        assert_eq!((response.watch_id, response.events.len()), (0, 0));
+        if response.header.unwrap().revision >= elsewhere {
+            break;
+        }
+    }
+}
+
+/// A client that has said all it wants to say still gets its events.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_closed_streams_stay_open() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let requests = futures::stream::iter([create_request(watch_all(0))]);
+    let mut responses = a.watch.watch(requests).await.unwrap().into_inner();
+    assert!(responses.message().await.unwrap().unwrap().created);
+    for value in ["1", "2"] {
+        a.put("k", value).await;
+        assert_eq!(responses.message().await.unwrap().unwrap().events.len(), 1);
+    }
+}
+
+/// Many events of one revision, fragmented where asked for and in one message of more than 4 MiB where not.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_answers_come_whole_or_in_fragments() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let value = vec![b'x'; 1 << 20];
+    for key in 0..8 {
+        a.put(format!("k{key}"), value.clone()).await;
+    }
+    let mut watching = a.watch([watch_all(0), WatchCreateRequest { fragment: true, ..watch_all(0) }]).await;
+    let request = DeleteRangeRequest { key: "k".into(), range_end: "l".into(), ..Default::default() };
+    let revision = a.kv.delete_range(request).await.unwrap().into_inner().header.unwrap().revision;
+    let (mut whole, mut fragments, mut counted) = (0, Vec::new(), 0);
+    while whole < 8 || counted < 8 {
+        let response = watching.next().await.unwrap();
+        if response.created {
+            continue;
+        }
+        assert_eq!(response.header.unwrap().revision, revision);
+        for event in &response.events {
+            assert_eq!(event.r#type(), EventType::Delete);
+            assert_eq!(event.prev_kv.as_ref().unwrap().value.len(), 1 << 20);
+        }
+        if response.watch_id == 0 {
+            whole += response.events.len();
+            assert!(!response.fragment);
+        } else {
+            counted += response.events.len();
+            fragments.push(response.fragment);
+        }
+    }
+    assert!(fragments.len() > 1, "{fragments:?}");
+    let last = fragments.pop().unwrap();
+    assert!(!last && fragments.iter().all(|&fragment| fragment));
+}
+
+/// The previous pair of an event may be gone; the event comes without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compacted_previous_pair_is_missing_and_no_error() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    a.put("k", "1").await;
+    let second = a.put("k", "2").await;
+    let third = a.put("k", "3").await;
+    direct.compact(third).await.unwrap();
+    let mut watching = a.watch([watch_all(third)]).await;
+    let events = watching.events(1).await;
+    assert_eq!((events[0].kv.as_ref().unwrap().mod_revision, &events[0].prev_kv), (third, &None));
+    assert!(second < third);
+}
+
+/// Cancelled by the client, gone with it, or gone with its connection: the upstream's watcher goes too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstream_keeps_no_watch_that_nobody_wants() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let watchers = || etcd.metric("etcd_debugging_mvcc_watcher_total");
+    // The proxy follows its own watermark.
+    eventually("the follower's watch", || async { watchers().await == 1.0 }).await;
+    let mut watching = a.watch([watch_all(0), watch_all(0), watch_all(0)]).await;
+    for _ in 0..3 {
+        assert!(watching.next().await.unwrap().created);
+    }
+    assert_eq!(watchers().await, 4.0);
+    watching.send(cancel(1));
+    assert!(watching.next().await.unwrap().canceled);
+    assert_eq!(watchers().await, 3.0);
+    drop(watching);
+    eventually("the end of the dropped stream's watches", || async { watchers().await == 1.0 }).await;
+    let half_closed = a.watch.watch(futures::stream::iter([create_request(watch_all(0))])).await.unwrap();
+    assert_eq!(watchers().await, 2.0);
+    drop((half_closed, a));
+    eventually("the end of the dropped connection's watches", || async { watchers().await == 1.0 }).await;
+}
+
+/// Never silence: when the upstream goes, the stream ends with `Unavailable`, and a new one takes up without a gap.
+#[tokio::test(flavor = "multi_thread")]
+async fn loss_of_the_upstream_ends_streams() {
+    let mut etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let mut watching = a.watch([watch_all(0)]).await;
+    assert!(watching.next().await.unwrap().created);
+    let first = a.put("k", "1").await;
+    assert_eq!(watching.events(1).await.len(), 1);
+    etcd.kill();
+    assert_eq!(watching.next().await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(a.range(Default::default()).await.unwrap_err().message(), "etcdserver: key is not provided");
+    let put = proto::etcdserverpb::PutRequest { key: "k".into(), ..Default::default() };
+    assert_eq!(a.kv.put(put).await.unwrap_err().code(), Code::Unavailable);
+    etcd.restart().await;
+    eventually("a write after the restart", || {
+        let mut a = a.clone();
+        async move { a.kv.put(proto::etcdserverpb::PutRequest { key: "k".into(), value: "2".into(), ..Default::default() }).await.is_ok() }
+    })
+    .await;
+    let mut watching = a.watch([watch_all(first + 1)]).await;
+    assert_eq!(watching.events(1).await[0].kv.as_ref().unwrap().value, "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_proxy_ends_its_streams() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let mut watching = a.watch([watch_all(0)]).await;
+    assert!(watching.next().await.unwrap().created);
+    proxy.stop.cancel();
+    let status = watching.next().await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "etcdserver: server stopped"));
+}
+
+/// A reader that does not read holds up itself and nobody else, and memory does not grow for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_slows_itself_alone() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut slow, mut fast, mut writer) = (proxy.client().await, proxy.client().await, proxy.client().await);
+    let mut unread = slow.watch([watch_all(0)]).await;
+    let mut read = fast.watch([watch_all(0)]).await;
+    assert!(read.next().await.unwrap().created);
+    let value = vec![b'x'; 256 << 10];
+    for _ in 0..100 {
+        writer.put("k", value.clone()).await;
+        tokio::time::timeout(Duration::from_secs(5), read.events(1)).await.expect("the other reader is not held up");
+    }
+    // In the end the slow one gets everything as well.
+    assert_eq!(unread.events(100).await.len(), 100);
+}
