@@ -6,7 +6,7 @@ pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     ListMeta, ManagedFieldsEntry, ObjectMeta, OwnerReference, Time,
 };
 
-/// A group and one of its versions, written `group/version`.
+/// A group and one of its versions, written `group/version`, or just the version when the group is the nameless one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
     /// The API group, for example `restaurant.programming-kubernetes.info`.
@@ -33,6 +33,15 @@ pub struct GroupResource {
     pub group: String,
     /// The plural name, for example `pizzas`.
     pub resource: String,
+}
+
+/// A kind in a group, without version: what validation errors speak of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GroupKind {
+    /// The API group.
+    pub group: String,
+    /// The kind, for example `Pizza`.
+    pub kind: String,
 }
 
 /// Whether objects live in namespaces.
@@ -73,7 +82,29 @@ pub trait Object: Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
 
 impl fmt::Display for GroupVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.group, self.version)
+        if self.group.is_empty() { f.write_str(&self.version) } else { write!(f, "{}/{}", self.group, self.version) }
+    }
+}
+
+// === impl GroupVersionKind ===
+
+impl GroupVersionKind {
+    /// Group and version, as `apiVersion` has them.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The kind without its version.
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind { group: self.group.clone(), kind: self.kind.clone() }
+    }
+}
+
+// === impl GroupKind ===
+
+impl fmt::Display for GroupKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.group.is_empty() { f.write_str(&self.kind) } else { write!(f, "{}.{}", self.kind, self.group) }
     }
 }
 

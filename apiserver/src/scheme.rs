@@ -1,11 +1,19 @@
 //! Kinds and their versions: how an object comes from and goes to the wire.
 //!
 //! Every conversion goes through the hub version, defaulting happens on external versions only, and which conversions
-//! exist is a matter of types: [`Kind::version`] does not compile for a type that cannot be converted.
+//! exist is a matter of types: [`KindBuilder::version`] does not compile for a type that cannot be converted.
+
+mod decode;
+mod kind;
 
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
+pub(crate) use self::decode::strict_message;
+pub use self::{
+    decode::{DecodeError, Decoded, Strictness},
+    kind::{Kind, KindBuilder, NoStorageVersion, StoredError, WithStorageVersion},
+};
 use crate::meta::Object;
 
 /// An external version of the hub type `H`.

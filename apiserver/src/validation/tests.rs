@@ -1,0 +1,31 @@
+use serde_json::{Value, json};
+
+use super::{ErrorList, object_meta, object_meta_update};
+use crate::test_vectors;
+
+/// Errors in the form that the golden results have.
+pub(crate) fn errors(errors: &ErrorList) -> Value {
+    errors
+        .iter()
+        .map(|e| json!({"type": e.error_type.reason(), "field": e.field, "message": e.to_string(), "body": e.body()}))
+        .collect()
+}
+
+#[test]
+fn metadata_agrees_with_go() {
+    for case in test_vectors::lines(include_str!("../../tests/vectors/names/objectmeta.jsonl")) {
+        let id = case["id"].as_str().unwrap();
+        let found = if case["op"] == "create" {
+            let mut meta: crate::meta::ObjectMeta = serde_json::from_value(case["meta"].clone()).unwrap();
+            if !case["long"].is_null() {
+                meta.annotations = Some([("a".to_owned(), "x".repeat(262_144))].into());
+            }
+            object_meta(&meta, case["namespaced"].as_bool().unwrap())
+        } else {
+            let new = serde_json::from_value(case["new"].clone()).unwrap();
+            let old = serde_json::from_value(case["old"].clone()).unwrap();
+            object_meta_update(&new, &old)
+        };
+        assert_eq!(errors(&found), case["errors"], "{id}: {}", case["desc"]);
+    }
+}
