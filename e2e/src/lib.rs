@@ -15,13 +15,14 @@ use xtask::cluster::{Cluster, Kubectl, Options};
 /// Nobody takes it down: the next program's start does, or `cargo xtask test` at its end.
 pub struct Shared {
     name: &'static str,
+    tenants: fn(Options) -> Result<Options>,
     cluster: OnceLock<Result<Cluster, String>>,
 }
 
 impl Shared {
-    /// A cluster called `name`, not started yet.
-    pub const fn new(name: &'static str) -> Self {
-        Self { name, cluster: OnceLock::new() }
+    /// A cluster called `name`, not started yet; `tenants` adds those wanted, such as [`Options::with_restaurant`].
+    pub const fn new(name: &'static str, tenants: fn(Options) -> Result<Options>) -> Self {
+        Self { name, tenants, cluster: OnceLock::new() }
     }
 
     /// The cluster, started by the first to ask.
@@ -29,7 +30,12 @@ impl Shared {
     /// # Errors
     /// When it did not start: to all who ask.
     pub fn get(&self) -> Result<&Cluster> {
-        let start = || Options::of_test(self.name).and_then(Cluster::start).map_err(|error| format!("{error:#}"));
+        let start = || {
+            Options::of_test(self.name)
+                .and_then(self.tenants)
+                .and_then(Cluster::start)
+                .map_err(|error| format!("{error:#}"))
+        };
         self.cluster.get_or_init(start).as_ref().map_err(|error| anyhow!("the cluster did not start: {error}"))
     }
 

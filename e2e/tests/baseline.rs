@@ -8,17 +8,15 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 use xtask::{
     cluster::{Cluster, Event, Informer, Options, Store, TenantOptions, wait_unavailable},
-    site,
-    tools::{Tool, Tools},
+    tools::Tool,
 };
 
 const FLUNDER: &str = "apiVersion: wardle.example.com/v1alpha1\nkind: Flunder\nmetadata: {name: NAME}\n";
 
 fn cluster(name: &str) -> Result<Cluster> {
-    let tools = Tools::of_test();
-    let server = tools.path(Tool::SampleApiserver)?;
-    let wardle = Some(TenantOptions { server, store: Store::Shared });
-    Cluster::start(Options { dir: site::of_tests().join(name), tools, restaurant: None, wardle })
+    let options = Options::of_test(name)?;
+    let server = options.tools.path(Tool::SampleApiserver)?;
+    Cluster::start(Options { wardle: Some(TenantOptions { server, store: Store::Shared }), ..options })
 }
 
 /// Reads the informer's events up to this one. It may take a while to come back to a killed server.

@@ -88,19 +88,33 @@ pub struct Tenant {
 }
 
 impl Options {
-    /// For the test called `name`: everything, with both tenants behind proxies, from the programs that
-    /// `cargo xtask test` names in variables.
+    /// For the test called `name`: etcd and the control plane, from the programs that `cargo xtask test` names in variables.
     ///
     /// # Errors
-    /// When a variable is not set.
+    /// When the processes of an earlier test that was killed cannot be ended.
     pub fn of_test(name: &str) -> Result<Self> {
         site::end_abandoned(&site::of_tests())?;
-        let tools = Tools::of_test();
+        Ok(Self { dir: site::of_tests().join(name), tools: Tools::of_test(), restaurant: None, wardle: None })
+    }
+
+    /// With the restaurant behind a proxy.
+    ///
+    /// # Errors
+    /// When a test's variable is not set.
+    pub fn with_restaurant(self) -> Result<Self> {
         let store = Store::Proxy(own_program("etcd-proxy")?);
-        let tenant = |server| Some(TenantOptions { server, store: store.clone() });
-        let restaurant = tenant(own_program("pizza-apiserver")?);
-        let wardle = tenant(tools.path(Tool::SampleApiserver)?);
-        Ok(Self { dir: site::of_tests().join(name), tools, restaurant, wardle })
+        let restaurant = Some(TenantOptions { server: own_program("pizza-apiserver")?, store });
+        Ok(Self { restaurant, ..self })
+    }
+
+    /// With Go's sample-apiserver behind a proxy.
+    ///
+    /// # Errors
+    /// When a test's variable is not set.
+    pub fn with_wardle(self) -> Result<Self> {
+        let store = Store::Proxy(own_program("etcd-proxy")?);
+        let wardle = Some(TenantOptions { server: self.tools.path(Tool::SampleApiserver)?, store });
+        Ok(Self { wardle, ..self })
     }
 }
 
