@@ -127,7 +127,7 @@ pub enum ConfigError {
     #[error(
         "--prefix={prefix} overlaps --meta-prefix={meta_prefix}, where the proxies keep their own bookkeeping; choose another prefix"
     )]
-    OverlapsMeta { prefix: Prefix, meta_prefix: Prefix },
+    OverlapsMeta { prefix: String, meta_prefix: String },
     #[error(
         "--prefix={0} overlaps /registry/, where kube-apiserver keeps its data; choose another prefix, or add --force if no kube-apiserver uses this etcd"
     )]
@@ -354,7 +354,7 @@ impl TryFrom<TenantArgs> for Tenancy {
         let meta_prefix = Prefix::new(bytes.clone())
             .map_err(|source| ConfigError::MetaPrefix { prefix: bytes.escape_ascii().to_string(), source })?;
         if prefix.overlaps(meta_prefix.as_bytes()) {
-            return Err(ConfigError::OverlapsMeta { prefix, meta_prefix });
+            return Err(ConfigError::OverlapsMeta { prefix: prefix.to_string(), meta_prefix: meta_prefix.to_string() });
         }
         if prefix.overlaps(KUBERNETES) && !args.force {
             return Err(ConfigError::OverlapsKubernetes(prefix));

@@ -74,3 +74,24 @@ where
         Either::Right(ready(Ok(status.into_http())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_passes_before_it_is_opened() {
+        let gate = Gate::default();
+        let inner = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+        let gated = gate.before(inner);
+        let answer = gated.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+        let status = Status::from_header_map(answer.headers()).expect("a status");
+        assert_eq!(status.code(), Code::Unavailable);
+        gate.open();
+        let answer = gated.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert!(Status::from_header_map(answer.headers()).is_none());
+    }
+}

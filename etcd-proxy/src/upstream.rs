@@ -14,6 +14,7 @@ mod dial;
 mod endpoint;
 mod metrics;
 mod pool;
+mod revocable;
 mod status;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};

@@ -2,6 +2,8 @@
 //!
 //! `TEST_ETCD` and `TEST_ETCDCTL` name the binaries; `cargo xtask test` sets them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 #[path = "process/child.rs"]
 mod child;
 #[path = "process/claims.rs"]

@@ -145,8 +145,8 @@ async fn remove_stale(url: &ListenUrl, path: &Path) -> Result<(), BindError> {
 
 /// Binds beside the final path and moves the socket there once its permissions are right, so that nobody connects before.
 fn bind_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
+    // A short name: the path of a socket may have about a hundred bytes.
+    let beside = path.with_file_name(format!(".{}", std::process::id()));
     let listener = UnixListener::bind(&beside)?;
     let moved = fs::set_permissions(&beside, fs::Permissions::from_mode(mode))
         .and_then(|()| fs::symlink_metadata(&beside))

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tonic::Status;
 
-use super::{pool::InFlight, status};
+use super::{pool::InFlight, revocable::Listening, status};
 
 /// An upstream's response as it arrives; broken connections end it with `Unavailable`.
 #[derive(Debug)]
@@ -18,11 +18,12 @@ pub struct UpstreamBody {
     incoming: Incoming,
     // Counted until the response has ended or nobody wants it any more.
     _in_flight: InFlight,
+    _listening: Option<Listening>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Incoming, in_flight: InFlight) -> Self {
-        Self { incoming, _in_flight: in_flight }
+    pub(super) fn new(incoming: Incoming, in_flight: InFlight, listening: Option<Listening>) -> Self {
+        Self { incoming, _in_flight: in_flight, _listening: listening }
     }
 }
 

@@ -26,6 +26,7 @@ use tower::Service;
 use super::{
     UpstreamBody,
     dial::{Dialer, Traffic},
+    revocable::revocable,
     status,
 };
 
@@ -134,6 +135,13 @@ impl Pool {
         request
             .headers_mut()
             .insert(USER_AGENT, const { HeaderValue::from_static(concat!("etcd-proxy/", env!("CARGO_PKG_VERSION"))) });
+        let mut listening = None;
+        if let Traffic::Streams = self.traffic {
+            let (parts, body) = request.into_parts();
+            let (body, guard) = revocable(body);
+            request = Request::from_parts(parts, body);
+            listening = Some(guard);
+        }
         for _ in 0..ATTEMPTS {
             let (mut connection, in_flight) = self.connection().await?;
             let mut uri = std::mem::take(request.uri_mut()).into_parts();
@@ -149,7 +157,7 @@ impl Pool {
                         self.dialer.metrics().answered(sent.elapsed());
                     }
                     self.dialer.succeeded(connection.endpoint);
-                    return Ok(response.map(|body| UpstreamBody::new(body, in_flight)));
+                    return Ok(response.map(|body| UpstreamBody::new(body, in_flight, listening)));
                 }
                 // Only a request that hyper hands back was surely not sent.
                 Err(mut error) => match error.take_message() {

@@ -125,3 +125,28 @@ async fn a_request_that_may_have_arrived_is_not_sent_again() {
     // The first put and the one that was carried out unheard; a third would be one sent twice.
     assert_eq!(answer.kvs[0].version, 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_its_client_left_is_left_upstream_too() {
+    let etcd = Etcd::start().await;
+    let watchers = async || -> Option<u32> {
+        let metrics = crate::http::get(&format!("{}/metrics", etcd.url)).await?.body;
+        let line = metrics.lines().find(|line| line.starts_with("etcd_debugging_mvcc_watcher_total "))?;
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let before = eventually("etcd counts watchers", watchers).await;
+    let (sender, requests) = tokio::sync::mpsc::channel(100);
+    let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+    for _ in 0..100 {
+        sender.send(watch("k")).await.unwrap();
+    }
+    let channel = proxy.channel();
+    let mut events = WatchClient::new(channel.clone()).watch(requests).await.unwrap().into_inner();
+    for _ in 0..100 {
+        assert!(events.next().await.unwrap().unwrap().created);
+    }
+    assert!(watchers().await.unwrap() >= before + 100);
+    drop((sender, events, channel));
+    eventually("etcd's watchers are gone", async || (watchers().await? < before + 50).then_some(())).await;
+}
