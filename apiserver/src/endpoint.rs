@@ -4,12 +4,14 @@
 //! An [`Endpoint`] stands for one resource of one group in *all* its versions, subresources included. Most are made by
 //! the [generic registry](crate::registry); one that stores nothing implements the trait itself.
 
+pub mod response;
+
 use std::{error::Error, sync::Arc};
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::Body;
-use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Empty, Full, combinators::UnsyncBoxBody};
 
 use crate::{
     meta::{GroupResource, ResourceNames},
@@ -76,7 +78,8 @@ pub struct ResourceDescription {
 pub struct VersionDescription {
     /// The version's name, for example `v1beta1`.
     pub name: String,
-    /// The JSON schema of the kind in this version, without `apiVersion` and `kind`.
+    /// The JSON schema of the kind in this version, without `apiVersion` and `kind`. It stands for itself: what it refers
+    /// to as `#/$defs/…` is in it.
     pub schema: schemars::Schema,
 }
 
@@ -204,12 +207,19 @@ impl RequestBody {
     ///
     /// # Errors
     /// [`BodyError::TooLarge`] past the limit, [`BodyError::Broken`] when the connection breaks.
-    pub async fn read_limited(self, limit: usize) -> Result<Bytes, BodyError> {
-        match Limited::new(self.0, limit).collect().await {
-            Ok(collected) => Ok(collected.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge { limit }),
-            Err(error) => Err(BodyError::Broken(error)),
+    pub async fn read_limited(mut self, limit: usize) -> Result<Bytes, BodyError> {
+        let mut read = BytesMut::new();
+        while let Some(frame) = self.0.frame().await {
+            let Ok(data) = frame.map_err(BodyError::Broken)?.into_data() else { continue };
+            if data.len() > limit - read.len() {
+                return Err(BodyError::TooLarge { limit });
+            }
+            if read.is_empty() && self.0.is_end_stream() {
+                return Ok(data);
+            }
+            read.extend_from_slice(&data);
         }
+        Ok(read.freeze())
     }
 
     /// The body itself, for those who read it as it comes.

@@ -1,0 +1,151 @@
+//! Watches: a stream of JSON lines (k8s.io/apiserver `pkg/endpoints/handlers/watch.go`).
+
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http::{
+    HeaderValue, Response,
+    header::{CONTENT_ENCODING, CONTENT_TYPE, VARY},
+};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::time::Instant;
+
+use super::{Reply, Request, ResourceHandler, encode::Encoder, list::list_options};
+use crate::{
+    codec,
+    endpoint::{BoxError, response},
+    meta::{ListMeta, ObjectMeta},
+    negotiate::{OutputFormat, Transform},
+    partial,
+    registry::{
+        store::{Events, WatchEvent},
+        strategy::Strategy,
+    },
+    storage::Revision,
+    table::{RowObject, TableWriter},
+};
+
+/// Events that are there already are sent together, up to this many bytes: many small frames are dear to HTTP/2 clients.
+const CHUNK: usize = 32 * 1024;
+
+/// The annotation of the bookmark that ends what was there first.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// Events on their way to bytes.
+struct Lines<S: Strategy> {
+    events: Events<S::Object>,
+    encoder: Encoder<S>,
+    /// Whether each chunk is a gzip member.
+    compressed: bool,
+    ended: bool,
+}
+
+// === impl ResourceHandler ===
+
+impl<S: Strategy> ResourceHandler<S> {
+    pub(super) async fn watch(&self, request: &Request) -> Reply {
+        OutputFormat::negotiate(&request.headers, request.query())?;
+        let options = list_options(request)?;
+        let format = OutputFormat::negotiate_stream(&request.headers, request.query())?;
+        let encoder = Encoder::new(self, request, format.transform)?;
+
+        let bound = self.store.environment().min_request_timeout;
+        let timeout = match options.timeout_seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0) {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => bound.mul_f64(1.0 + rand::random::<f64>()),
+        };
+        let context = &request.context;
+        let deadline = Instant::now() + timeout;
+        let events = self.store.watch(&context.info.namespace, &options, deadline, context.shutdown.clone()).await?;
+
+        let is_watch_list = options.send_initial_events == Some(true) && options.allow_watch_bookmarks;
+        let compressed = is_watch_list && response::accepts_gzip(&request.headers);
+        let lines = Lines { events, encoder, compressed, ended: false };
+        let body = StreamBody::new(lines.map(|chunk| Ok::<_, BoxError>(Frame::data(chunk))));
+        let mut answer = Response::new(BodyExt::boxed_unsync(body));
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media.as_str()));
+        if compressed {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        Ok(answer)
+    }
+}
+
+// === impl Lines ===
+
+impl<S: Strategy> Lines<S> {
+    fn line(&mut self, event: WatchEvent<S::Object>) -> Vec<u8> {
+        let (event_type, object) = match event {
+            WatchEvent::Added(object) => ("ADDED", self.encoder.object_or_plain(&object)),
+            WatchEvent::Modified(object) => ("MODIFIED", self.encoder.object_or_plain(&object)),
+            WatchEvent::Deleted(object) => ("DELETED", self.encoder.object_or_plain(&object)),
+            WatchEvent::Bookmark { revision, initial_events_end } => {
+                ("BOOKMARK", Ok(self.bookmark(revision, initial_events_end)))
+            }
+            WatchEvent::Error(status) => ("ERROR", Err(status)),
+        };
+        match object {
+            Ok(json) => {
+                self.encoder.without_headings();
+                codec::watch_event(event_type, &json)
+            }
+            Err(status) => {
+                self.ended = true;
+                codec::watch_event("ERROR", &status.to_json())
+            }
+        }
+    }
+
+    fn bookmark(&self, revision: Revision, initial_events_end: bool) -> Vec<u8> {
+        let annotations = BTreeMap::from([(INITIAL_EVENTS_END.to_owned(), "true".to_owned())]);
+        let meta = ObjectMeta {
+            resource_version: Some(revision.0.to_string()),
+            annotations: initial_events_end.then_some(annotations),
+            ..ObjectMeta::default()
+        };
+        match self.encoder.transform() {
+            Transform::PartialObjectMetadata { version } => partial::object(version, &meta),
+            Transform::Table { version } => {
+                let list = ListMeta { resource_version: meta.resource_version.clone(), ..ListMeta::default() };
+                let mut table = TableWriter::new(version, &list, self.encoder.columns());
+                table.row(&[], RowObject::Metadata(&meta));
+                table.finish()
+            }
+            Transform::None | Transform::PartialObjectMetadataList { .. } => self.encoder.bare(&meta),
+        }
+    }
+}
+
+impl<S: Strategy> Stream for Lines<S> {
+    type Item = Bytes;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let this = self.get_mut();
+        let mut chunk = Vec::new();
+        while !this.ended && chunk.len() < CHUNK {
+            match this.events.poll_next_unpin(context) {
+                Poll::Ready(Some(event)) => {
+                    let line = this.line(event);
+                    if chunk.is_empty() { chunk = line } else { chunk.extend_from_slice(&line) }
+                }
+                Poll::Ready(None) => this.ended = true,
+                Poll::Pending if chunk.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        if chunk.is_empty() {
+            return Poll::Ready(None);
+        }
+        let chunk = if this.compressed { response::gzip(&chunk).unwrap_or_default() } else { chunk };
+        Poll::Ready(Some(chunk.into()))
+    }
+}
