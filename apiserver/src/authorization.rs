@@ -90,11 +90,7 @@ pub struct PathPatternError {
 impl<'a> AuthorizationAttributes<'a> {
     /// What the request itself asks for.
     pub fn of(context: &'a RequestContext) -> Self {
-        Self {
-            user: &context.user,
-            verb: &context.info.verb,
-            info: &context.info,
-        }
+        Self { user: &context.user, verb: &context.info.verb, info: &context.info }
     }
 
     /// The same with another verb.
@@ -105,11 +101,7 @@ impl<'a> AuthorizationAttributes<'a> {
     /// What the user cannot do, in Kubernetes' words, for a 403's message
     /// (k8s.io/apiserver `pkg/endpoints/handlers/responsewriters/errors.go`).
     pub fn refusal(&self, reason: &str) -> String {
-        let Self {
-            user: UserInfo { name, .. },
-            verb,
-            info,
-        } = self;
+        let Self { user: UserInfo { name, .. }, verb, info } = self;
         let mut text = if info.is_resource {
             let resource = match info.subresource.as_str() {
                 "" => info.resource.clone(),
@@ -119,17 +111,11 @@ impl<'a> AuthorizationAttributes<'a> {
                 "" => "at the cluster scope".to_owned(),
                 namespace => format!("in the namespace {namespace:?}"),
             };
-            format!(
-                "User {name:?} cannot {verb} resource {resource:?} in API group {:?} {scope}",
-                info.group
-            )
+            format!("User {name:?} cannot {verb} resource {resource:?} in API group {:?} {scope}", info.group)
         } else {
             format!("User {name:?} cannot {verb} path {:?}", info.path)
         };
-        text = text
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;");
+        text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         if !reason.is_empty() {
             text.push_str(": ");
             text.push_str(reason);
@@ -169,12 +155,7 @@ impl Authorizer for Union {
                 Decision::Error(e) => error = Some(e),
             }
         }
-        error.map_or_else(
-            || Decision::NoOpinion {
-                reason: reasons.join("\n"),
-            },
-            Decision::Error,
-        )
+        error.map_or_else(|| Decision::NoOpinion { reason: reasons.join("\n") }, Decision::Error)
     }
 }
 
@@ -183,26 +164,17 @@ impl Authorizer for Union {
 impl PrivilegedGroups {
     /// Allows everything to members of these groups.
     pub fn new(groups: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self {
-            groups: groups.into_iter().map(Into::into).collect(),
-        }
+        Self { groups: groups.into_iter().map(Into::into).collect() }
     }
 }
 
 #[async_trait]
 impl Authorizer for PrivilegedGroups {
     async fn authorize(&self, attributes: &AuthorizationAttributes<'_>) -> Decision {
-        if attributes
-            .user
-            .groups
-            .iter()
-            .any(|group| self.groups.contains(group))
-        {
+        if attributes.user.groups.iter().any(|group| self.groups.contains(group)) {
             Decision::Allow
         } else {
-            Decision::NoOpinion {
-                reason: String::new(),
-            }
+            Decision::NoOpinion { reason: String::new() }
         }
     }
 }
@@ -233,17 +205,9 @@ impl Authorizer for AlwaysAllowPaths {
     async fn authorize(&self, attributes: &AuthorizationAttributes<'_>) -> Decision {
         let info = attributes.info;
         let path = info.path.strip_prefix('/').unwrap_or(&info.path);
-        let listed = || {
-            self.exact.iter().any(|p| p == path)
-                || self.prefixes.iter().any(|p| path.starts_with(p.as_str()))
-        };
-        if !info.is_resource && listed() {
-            Decision::Allow
-        } else {
-            Decision::NoOpinion {
-                reason: String::new(),
-            }
-        }
+        let listed =
+            || self.exact.iter().any(|p| p == path) || self.prefixes.iter().any(|p| path.starts_with(p.as_str()));
+        if !info.is_resource && listed() { Decision::Allow } else { Decision::NoOpinion { reason: String::new() } }
     }
 }
 

@@ -110,7 +110,11 @@ impl LeaderElection {
             let leading = stop.child_token();
             let work = lead(leading.clone());
             candidate.lead_while_renewed(work, leading).await;
-            tracing::info!(key = candidate.election.key, identity = candidate.election.identity, "not leading any more");
+            tracing::info!(
+                key = candidate.election.key,
+                identity = candidate.election.identity,
+                "not leading any more"
+            );
             if stop.is_cancelled() {
                 break;
             }
@@ -133,8 +137,12 @@ impl Candidate {
             match outcome {
                 Ok(Ok(true)) => return true,
                 Ok(Ok(false)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, key = self.election.key, "cannot stand for election, trying again"),
-                Err(_) => tracing::warn!(key = self.election.key, "the storage is too slow for an election, trying again"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, key = self.election.key, "cannot stand for election, trying again")
+                }
+                Err(_) => {
+                    tracing::warn!(key = self.election.key, "the storage is too slow for an election, trying again")
+                }
             }
             let wait = self.election.retry_period.mul_f64(1.0 + rand::random::<f64>() * (JITTER - 1.0));
             tokio::select! {
@@ -248,8 +256,13 @@ impl Candidate {
         let expected = Expected::At(kv.mod_revision);
         match tokio::time::timeout(self.election.renew_deadline, self.write(expected, &released)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, key = self.election.key, "cannot give the lead back; others wait until it expires"),
-            Err(_) => tracing::warn!(key = self.election.key, "cannot give the lead back in time; others wait until it expires"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, key = self.election.key, "cannot give the lead back; others wait until it expires")
+            }
+            Err(_) => tracing::warn!(
+                key = self.election.key,
+                "cannot give the lead back in time; others wait until it expires"
+            ),
         }
     }
 }

@@ -13,11 +13,8 @@ use http::{HeaderMap, Request, Response};
 use kube::client::Body;
 
 use crate::{
-    endpoint::{RequestBody, ResponseBody},
-    server::{
-        chain::{Handler, Origin},
-        respond,
-    },
+    endpoint::{RequestBody, ResponseBody, response},
+    server::chain::{Handler, Origin},
     status::Status,
 };
 
@@ -51,7 +48,7 @@ async fn send(handler: Option<Arc<Handler>>, request: Request<Body>) -> Response
         Some(handler) => handler.handle(Arc::new(Origin::loopback()), request.map(RequestBody::new)).await,
         None => {
             let status = Status::service_unavailable("the server does not run yet, or not any more");
-            respond::status(&status, &HeaderMap::new(), None)
+            response::status(&HeaderMap::new(), None, &status)
         }
     }
 }

@@ -35,22 +35,31 @@ use crate::{
 /// The flags of an aggregated API server (k8s.io/apiserver `pkg/server/options/recommended.go`).
 #[derive(Args, Clone, Debug)]
 pub struct RecommendedOptions {
+    /// Where objects are kept.
     #[command(flatten)]
     pub etcd: EtcdOptions,
+    /// The port and its certificates.
     #[command(flatten)]
     pub secure_serving: SecureServingOptions,
+    /// Whom to believe.
     #[command(flatten)]
     pub authentication: DelegatingAuthenticationOptions,
+    /// Who may do what.
     #[command(flatten)]
     pub authorization: DelegatingAuthorizationOptions,
+    /// What looks at writes before they happen.
     #[command(flatten)]
     pub admission: AdmissionOptions,
+    /// The cluster.
     #[command(flatten)]
     pub core_api: CoreApiOptions,
+    /// Limits, times and habits.
     #[command(flatten)]
     pub run: ServerRunOptions,
+    /// Whether to stand alone.
     #[command(flatten)]
     pub standalone: StandaloneOptions,
+    /// Flags of features that are not here.
     #[command(flatten)]
     pub missing: MissingFeatures,
 }

@@ -69,6 +69,26 @@ pub struct RequestContext {
 #[derive(Clone, Debug, Default)]
 pub struct Warnings(std::sync::Arc<parking_lot::Mutex<Vec<String>>>);
 
+// === impl RequestContext ===
+
+impl RequestContext {
+    /// The context of what the server does by itself, as a user who may do everything.
+    pub fn internal() -> Self {
+        Self {
+            user: UserInfo {
+                name: "system:apiserver".to_owned(),
+                groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+                ..UserInfo::default()
+            },
+            info: RequestInfo::default(),
+            audit_id: uuid::Uuid::new_v4().to_string(),
+            warnings: Warnings::default(),
+            deadline: None,
+            shutdown: tokio_util::sync::CancellationToken::new(),
+        }
+    }
+}
+
 // === impl Warnings ===
 
 impl Warnings {

@@ -11,6 +11,7 @@ mod body;
 pub mod certificates;
 pub mod chain;
 pub mod config;
+mod documents;
 pub mod health;
 pub mod hooks;
 pub mod inflight;
@@ -21,12 +22,12 @@ pub mod router;
 mod run;
 pub mod tls;
 pub mod version;
-mod warnings;
 
 use std::{future::Future, sync::Arc};
 
 pub use self::{
     config::{CompletedConfig, Config},
+    documents::PrepareError,
     health::Check,
     hooks::{Hook, HookContext, HookResult},
     lifecycle::Lifecycle,
@@ -140,8 +141,12 @@ impl Server {
         &self.config.metrics
     }
 
-    /// Closes the list of paths. From here on the loopback client works.
-    pub fn prepare(mut self) -> PreparedServer {
+    /// Closes the list of paths, and writes the documents about them. From here on the loopback client works.
+    ///
+    /// # Errors
+    /// When the resources cannot be described.
+    pub fn prepare(mut self) -> Result<PreparedServer, PrepareError> {
+        self.add_documents()?;
         let hooks = self.post_start.iter().map(Hook::check).collect::<Vec<_>>();
         let basic = [Check::ping(), Check::log()].into_iter().chain(self.checks);
         let common: Vec<Check> = basic.chain(hooks.iter().cloned()).collect();
@@ -151,7 +156,8 @@ impl Server {
             async move { if going { Err("process is shutting down".to_owned()) } else { Ok(()) } }
         });
         let grace = self.config.livez_grace_period;
-        let live = common.iter().map(|check| check.clone().passing_for(grace, hooks.iter().any(|h| h.name() == check.name())));
+        let live =
+            common.iter().map(|check| check.clone().passing_for(grace, hooks.iter().any(|h| h.name() == check.name())));
         self.router.health("livez", HealthChecks::new("livez", live.collect()));
         let ready = common.iter().cloned().chain(self.readiness).chain([shutting_down]);
         self.router.health("readyz", HealthChecks::new("readyz", ready.collect()));
@@ -168,12 +174,12 @@ impl Server {
             watches: Default::default(),
         });
         self.config.loopback.connect(&handler);
-        PreparedServer {
+        Ok(PreparedServer {
             config: self.config,
             handler,
             post_start: self.post_start,
             pre_shutdown: self.pre_shutdown,
-        }
+        })
     }
 }
 

@@ -112,11 +112,15 @@ impl Plugins {
             return Err(PluginSelectionError::Both { name: name.clone() });
         }
         let named = |list: &[String], plugin: &dyn Plugin| list.iter().any(|name| name == plugin.name());
-        let plugins = self.known.into_iter().filter(|(plugin, default)| {
-            (*default || named(enable, &**plugin)) && !named(disable, &**plugin)
-        });
+        let plugins = self
+            .known
+            .into_iter()
+            .filter(|(plugin, default)| (*default || named(enable, &**plugin)) && !named(disable, &**plugin));
         let chain = Chain::new(plugins.map(|(plugin, _)| plugin).collect());
-        tracing::info!(plugins = chain.names().collect::<Vec<_>>().join(","), "admission plugins, in the order in which they run");
+        tracing::info!(
+            plugins = chain.names().collect::<Vec<_>>().join(","),
+            "admission plugins, in the order in which they run"
+        );
         Ok(chain)
     }
 }

@@ -62,7 +62,10 @@ impl NamespaceLifecycle {
             async move {
                 match futures::FutureExt::now_or_never(known.wait_until_ready()) {
                     Some(Ok(())) => Ok(()),
-                    _ => Err("1 informers not started yet: [namespaces]; it needs the right to list and watch namespaces".to_owned()),
+                    _ => Err(
+                        "1 informers not started yet: [namespaces]; it needs the right to list and watch namespaces"
+                            .to_owned(),
+                    ),
                 }
             }
         })
@@ -79,7 +82,9 @@ impl NamespaceLifecycle {
             Ok(Ok(Some(namespace))) => Ok(Phase::of(&namespace)),
             Ok(Ok(None)) => Ok(Phase::Missing),
             Ok(Err(error)) => Err(Status::internal_error(format!("cannot look up namespace {name}: {error}"))),
-            Err(_) => Err(Status::internal_error(format!("no answer about namespace {name} within {LOOKUP_TIMEOUT:?}"))),
+            Err(_) => {
+                Err(Status::internal_error(format!("no answer about namespace {name} within {LOOKUP_TIMEOUT:?}")))
+            }
         }
     }
 }
@@ -120,7 +125,8 @@ impl Plugin for NamespaceLifecycle {
                 Err(Status::not_found(&resource, namespace))
             }
             Phase::Terminating => {
-                let reason = format!("unable to create new content in namespace {namespace} because it is being terminated");
+                let reason =
+                    format!("unable to create new content in namespace {namespace} because it is being terminated");
                 let cause = format!("namespace {namespace} is being terminated");
                 Err(forbidden(attributes, &reason).with_cause("NamespaceTerminating", cause, "metadata.namespace"))
             }

@@ -87,8 +87,11 @@ impl Peer {
             name: subject.common_name,
             uid: subject.uid,
             groups: subject.organizations,
-            extra: [("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={fingerprint}")])]
-                .into(),
+            extra: [(
+                "authentication.kubernetes.io/credential-id".to_owned(),
+                vec![format!("X509SHA256={fingerprint}")],
+            )]
+            .into(),
         }))
     }
 
@@ -103,7 +106,9 @@ impl Peer {
     fn describe(&self) -> String {
         let Some(certificate) = self.chain.first() else { return "(none)".to_owned() };
         match X509Certificate::from_der(certificate) {
-            Ok((_, parsed)) => format!("SN={}, subject {:?}", parsed.raw_serial_as_string(), parsed.subject().to_string()),
+            Ok((_, parsed)) => {
+                format!("SN={}, subject {:?}", parsed.raw_serial_as_string(), parsed.subject().to_string())
+            }
             Err(_) => "(unreadable)".to_owned(),
         }
     }

@@ -73,7 +73,9 @@ pub async fn look_up(client: &kube::Client, wanted: Wanted, trust: &Trust) -> Re
                 return Ok(());
             }
             Ok(Ok(None)) => {
-                tracing::warn!("ConfigMap {CONFIG_MAP_NAMESPACE}/{CONFIG_MAP_NAME} does not exist yet: no front proxy and no client certificate is believed until it does");
+                tracing::warn!(
+                    "ConfigMap {CONFIG_MAP_NAMESPACE}/{CONFIG_MAP_NAME} does not exist yet: no front proxy and no client certificate is believed until it does"
+                );
                 return Ok(());
             }
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
@@ -81,7 +83,9 @@ pub async fn look_up(client: &kube::Client, wanted: Wanted, trust: &Trust) -> Re
             }
             Ok(Err(error)) if start.elapsed() >= PATIENCE => return Err(LookupError::Failed(error.to_string())),
             Err(_) if start.elapsed() >= PATIENCE => return Err(LookupError::Failed("no answer in time".to_owned())),
-            Ok(Err(error)) => tracing::warn!(%error, "cannot read ConfigMap {CONFIG_MAP_NAMESPACE}/{CONFIG_MAP_NAME}, trying again"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot read ConfigMap {CONFIG_MAP_NAMESPACE}/{CONFIG_MAP_NAME}, trying again")
+            }
             Err(_) => tracing::warn!("no answer for ConfigMap {CONFIG_MAP_NAMESPACE}/{CONFIG_MAP_NAME}, trying again"),
         }
         tokio::time::sleep(wait).await;

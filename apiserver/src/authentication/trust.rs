@@ -67,8 +67,7 @@ impl CaBundle {
     /// When there is none, or one is unusable.
     pub fn from_pem(pem: &[u8]) -> Result<Self, CaError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let certificates =
-            CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(CaError::Pem)?;
+        let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(CaError::Pem)?;
         if certificates.is_empty() {
             return Err(CaError::Empty);
         }

@@ -16,7 +16,7 @@ use moka::{Expiry, future::Cache};
 use super::{AuthorizationAttributes, AuthorizationError, Authorizer, Decision};
 use crate::{
     delegation::with_backoff,
-    selector::{FieldSelector, LabelSelector},
+    selector::{FieldSelector, LabelSelector, Operator},
 };
 
 /// How many answers are remembered.
@@ -63,10 +63,11 @@ impl DelegatedAuthorizer {
     async fn ask(&self, spec: SubjectAccessReviewSpec) -> Result<Answer, AuthorizationError> {
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
         let parameters = PostParams::default();
-        let answer = with_backoff(self.timeout, || self.reviews.create(&parameters, &review)).await.map_err(|error| {
-            tracing::error!(%error, "the SubjectAccessReview failed, so the request is refused");
-            AuthorizationError { message: format!("the SubjectAccessReview failed: {error}") }
-        })?;
+        let answer =
+            with_backoff(self.timeout, || self.reviews.create(&parameters, &review)).await.map_err(|error| {
+                tracing::error!(%error, "the SubjectAccessReview failed, so the request is refused");
+                AuthorizationError { message: format!("the SubjectAccessReview failed: {error}") }
+            })?;
         let status = answer.status.unwrap_or_default();
         let reason = status.reason.unwrap_or_default();
         match (status.allowed, status.denied.unwrap_or_default()) {
@@ -158,8 +159,23 @@ fn field_requirements(selector: &str) -> Option<Vec<FieldSelectorRequirement>> {
 }
 
 fn label_requirements(selector: &str) -> Option<Vec<LabelSelectorRequirement>> {
-    let _ = LabelSelector::parse(selector).ok()?;
-    None
+    let selector = LabelSelector::parse(selector).ok()?;
+    let requirements: Vec<_> = selector
+        .requirements()
+        .iter()
+        .filter_map(|r| {
+            let operator = match r.operator() {
+                Operator::In | Operator::Equals | Operator::DoubleEquals => "In",
+                Operator::NotIn | Operator::NotEquals => "NotIn",
+                Operator::Exists => "Exists",
+                Operator::DoesNotExist => "DoesNotExist",
+                Operator::GreaterThan | Operator::LessThan => return None,
+            };
+            let values = (!r.values().is_empty()).then(|| r.values().to_vec());
+            Some(LabelSelectorRequirement { key: r.key().to_owned(), operator: operator.to_owned(), values })
+        })
+        .collect();
+    (!requirements.is_empty()).then_some(requirements)
 }
 
 fn controlled_size(attributes: &AuthorizationAttributes<'_>) -> usize {

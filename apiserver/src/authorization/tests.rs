@@ -1,19 +1,11 @@
 use super::*;
 
 fn user(name: &str, groups: &[&str]) -> UserInfo {
-    UserInfo {
-        name: name.into(),
-        groups: groups.iter().map(|g| (*g).to_owned()).collect(),
-        ..UserInfo::default()
-    }
+    UserInfo { name: name.into(), groups: groups.iter().map(|g| (*g).to_owned()).collect(), ..UserInfo::default() }
 }
 
 fn path(path: &str) -> RequestInfo {
-    RequestInfo {
-        path: path.into(),
-        verb: "get".into(),
-        ..RequestInfo::default()
-    }
+    RequestInfo { path: path.into(), verb: "get".into(), ..RequestInfo::default() }
 }
 
 struct Always(Decision);
@@ -26,13 +18,7 @@ impl Authorizer for Always {
 }
 
 async fn ask(authorizer: &dyn Authorizer, user: &UserInfo, info: &RequestInfo) -> Decision {
-    authorizer
-        .authorize(&AuthorizationAttributes {
-            user,
-            verb: &info.verb,
-            info,
-        })
-        .await
+    authorizer.authorize(&AuthorizationAttributes { user, verb: &info.verb, info }).await
 }
 
 #[tokio::test]
@@ -47,16 +33,9 @@ async fn always_allowed_paths_are_exact_or_end_in_a_star() {
         ("/livez/ping", true),
         ("/", false),
     ] {
-        assert_eq!(
-            ask(&authorizer, &user, &path(asked)).await.is_allow(),
-            allowed,
-            "{asked}"
-        );
+        assert_eq!(ask(&authorizer, &user, &path(asked)).await.is_allow(), allowed, "{asked}");
     }
-    let resource = RequestInfo {
-        is_resource: true,
-        ..path("/healthz")
-    };
+    let resource = RequestInfo { is_resource: true, ..path("/healthz") };
     assert!(!ask(&authorizer, &user, &resource).await.is_allow());
     assert!(AlwaysAllowPaths::new(&["/a*b".into()]).is_err());
     assert!(AlwaysAllowPaths::new(&["/a**".into()]).is_err());
@@ -64,40 +43,20 @@ async fn always_allowed_paths_are_exact_or_end_in_a_star() {
 
 #[tokio::test]
 async fn an_error_is_a_refusal_unless_another_authorizer_allows() {
-    let error = || {
-        Arc::new(Always(Decision::Error(AuthorizationError {
-            message: "down".into(),
-        }))) as Arc<dyn Authorizer>
-    };
-    let none = || {
-        Arc::new(Always(Decision::NoOpinion {
-            reason: "no rule".into(),
-        })) as Arc<dyn Authorizer>
-    };
+    let error =
+        || Arc::new(Always(Decision::Error(AuthorizationError { message: "down".into() }))) as Arc<dyn Authorizer>;
+    let none = || Arc::new(Always(Decision::NoOpinion { reason: "no rule".into() })) as Arc<dyn Authorizer>;
     let masters = || Arc::new(PrivilegedGroups::new([SYSTEM_MASTERS])) as Arc<dyn Authorizer>;
-    let (somebody, admin) = (
-        user("x", &["system:authenticated"]),
-        user("y", &[SYSTEM_MASTERS]),
-    );
+    let (somebody, admin) = (user("x", &["system:authenticated"]), user("y", &[SYSTEM_MASTERS]));
     let union = Union::new(vec![error(), none(), masters()]);
-    assert!(
-        matches!(ask(&union, &somebody, &path("/metrics")).await, Decision::Error(e) if e.message == "down")
-    );
+    assert!(matches!(ask(&union, &somebody, &path("/metrics")).await, Decision::Error(e) if e.message == "down"));
     assert!(ask(&union, &admin, &path("/metrics")).await.is_allow());
     let union = Union::new(vec![none(), masters()]);
     assert!(
         matches!(ask(&union, &somebody, &path("/metrics")).await, Decision::NoOpinion { reason } if reason == "no rule")
     );
-    let union = Union::new(vec![
-        Arc::new(Always(Decision::Deny {
-            reason: String::new(),
-        })),
-        masters(),
-    ]);
-    assert!(matches!(
-        ask(&union, &admin, &path("/metrics")).await,
-        Decision::Deny { .. }
-    ));
+    let union = Union::new(vec![Arc::new(Always(Decision::Deny { reason: String::new() })), masters()]);
+    assert!(matches!(ask(&union, &admin, &path("/metrics")).await, Decision::Deny { .. }));
 }
 
 #[test]
@@ -111,14 +70,8 @@ fn refusals_speak_as_kubernetes_does() {
         namespace: "default".into(),
         ..RequestInfo::default()
     };
-    let text = |info: &RequestInfo, reason| {
-        AuthorizationAttributes {
-            user: &user,
-            verb: &info.verb,
-            info,
-        }
-        .refusal(reason)
-    };
+    let text =
+        |info: &RequestInfo, reason| AuthorizationAttributes { user: &user, verb: &info.verb, info }.refusal(reason);
     assert_eq!(
         text(&info, ""),
         r#"User "a&lt;b" cannot list resource "pizzas" in API group "restaurant.programming-kubernetes.info" in the namespace "default""#
@@ -129,8 +82,5 @@ fn refusals_speak_as_kubernetes_does() {
         text(&info, "no <role>"),
         r#"User "a&lt;b" cannot list resource "pizzas/status" in API group "restaurant.programming-kubernetes.info" at the cluster scope: no <role>"#
     );
-    assert_eq!(
-        text(&path("/metrics"), ""),
-        r#"User "a&lt;b" cannot get path "/metrics""#
-    );
+    assert_eq!(text(&path("/metrics"), ""), r#"User "a&lt;b" cannot get path "/metrics""#);
 }

@@ -104,7 +104,8 @@ impl DelegatingAuthenticationOptions {
         }
         let uid = &self.requestheader_uid_headers;
         if !uid.is_empty() && !uid.iter().any(|header| header.eq_ignore_ascii_case("x-remote-uid")) {
-            errors.push("--requestheader-uid-headers does not name X-Remote-Uid, which API aggregation sends".to_owned());
+            errors
+                .push("--requestheader-uid-headers does not name X-Remote-Uid, which API aggregation sends".to_owned());
         }
     }
 
@@ -125,9 +126,9 @@ impl DelegatingAuthenticationOptions {
                 .map(|file| (file, self.requestheader_allowed_names.clone(), names)),
         };
         files.load(&trust)?;
-        let client = delegation::client(self.authentication_kubeconfig.as_deref()).await.map_err(|error| {
-            OptionsError::Delegation { flag: "--authentication-kubeconfig", error }
-        })?;
+        let client = delegation::client(self.authentication_kubeconfig.as_deref())
+            .await
+            .map_err(|error| OptionsError::Delegation { flag: "--authentication-kubeconfig", error })?;
         let wanted = Wanted {
             client_ca: files.client_ca.is_none() && !self.authentication_skip_lookup,
             request_header: files.request_header.is_none() && !self.authentication_skip_lookup,

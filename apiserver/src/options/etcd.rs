@@ -5,12 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use clap::{Args, ValueEnum};
 
 use super::{OptionsError, duration};
-use crate::storage::{
-    Storage,
-    compactor::Compactor,
-    etcd3::Etcd3Options,
-    memory::Memory,
-};
+use crate::storage::{Storage, compactor::Compactor, etcd3::Etcd3Options, memory::Memory};
 
 /// What keeps the objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

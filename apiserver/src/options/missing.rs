@@ -64,7 +64,11 @@ const FEATURES: &[Feature] = &[
     feature("emulation-forward-compatible", &["false"], VERSIONS),
     feature("runtime-config-emulation-forward-compatible", &["false"], VERSIONS),
     feature("runtime-config", &[""], "API versions cannot be switched off"),
-    feature("enable-priority-and-fairness", &["false"], "API priority and fairness is not implemented; --max-requests-inflight and --max-mutating-requests-inflight bound the load"),
+    feature(
+        "enable-priority-and-fairness",
+        &["false"],
+        "API priority and fairness is not implemented; --max-requests-inflight and --max-mutating-requests-inflight bound the load",
+    ),
     feature("profiling", &["false"], "there are no profiles to read"),
     feature("contention-profiling", &["false"], "there are no profiles to read"),
     feature("debug-socket-path", &[""], "there are no profiles to read"),
@@ -73,7 +77,11 @@ const FEATURES: &[Feature] = &[
     feature("default-watch-cache-size", &["0"], WATCH_CACHE),
     feature("storage-media-type", &["application/json"], "objects are stored as JSON only"),
     feature("delete-collection-workers", &["1"], "a collection is deleted by one worker"),
-    feature("enable-garbage-collector", &["true"], "finalizers for the garbage collector are always set as clients ask"),
+    feature(
+        "enable-garbage-collector",
+        &["true"],
+        "finalizers for the garbage collector are always set as clients ask",
+    ),
     feature("etcd-servers-overrides", &[""], "all resources are kept in one storage"),
     feature("etcd-count-metric-poll-period", &["0", "0s"], "objects are not counted for metrics"),
     feature("etcd-db-metric-poll-interval", &["0", "0s"], "the size of etcd is not measured"),
@@ -86,7 +94,11 @@ const FEATURES: &[Feature] = &[
     feature("cors-allowed-origins", &[""], "cross-origin requests are not allowed"),
     feature("external-hostname", &[""], "discovery tells the address that is listened on"),
     feature("advertise-address", &[""], "discovery tells the address that is listened on"),
-    feature("shutdown-watch-termination-grace-period", &["0", "0s"], "all watches end at once, and the server waits for them"),
+    feature(
+        "shutdown-watch-termination-grace-period",
+        &["0", "0s"],
+        "all watches end at once, and the server waits for them",
+    ),
 ];
 
 /// The flags that were given although their feature is missing.

@@ -90,8 +90,7 @@ impl SecureServingOptions {
 
     pub(super) async fn serving_with(&self, files: KeyPairFiles, trust: Arc<Trust>) -> Result<Serving, OptionsError> {
         let address = SocketAddr::new(self.bind_address, self.secure_port.unwrap_or(443));
-        let listener =
-            TcpListener::bind(address).await.map_err(|error| OptionsError::Listen { address, error })?;
+        let listener = TcpListener::bind(address).await.map_err(|error| OptionsError::Listen { address, error })?;
         let settings = self.settings().map_err(|error| OptionsError::Invalid(vec![error]))?;
         let tls = Arc::new(ServingTls::new(files, settings, trust)?);
         let bounds = Bounds { http2_streams: self.http2_max_streams_per_connection, ..Bounds::default() };
@@ -111,9 +110,14 @@ impl SecureServingOptions {
             "VersionTLS12" | "" => TlsSettings::default().versions,
             "VersionTLS13" => vec![&rustls::version::TLS13],
             "VersionTLS10" | "VersionTLS11" => {
-                return Err(format!("--tls-min-version={}: versions before TLS 1.2 are broken and not spoken", self.tls_min_version));
+                return Err(format!(
+                    "--tls-min-version={}: versions before TLS 1.2 are broken and not spoken",
+                    self.tls_min_version
+                ));
             }
-            other => return Err(format!("--tls-min-version={other}: unknown; there are VersionTLS12 and VersionTLS13")),
+            other => {
+                return Err(format!("--tls-min-version={other}: unknown; there are VersionTLS12 and VersionTLS13"));
+            }
         };
         let mut cipher_suites: Vec<_> = Vec::new();
         if !self.tls_cipher_suites.is_empty() {

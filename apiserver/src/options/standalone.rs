@@ -49,7 +49,8 @@ impl StandaloneOptions {
         }
         let address = options.secure_serving.bind_address;
         if !address.is_unspecified() && !address.is_loopback() {
-            errors.push(format!("--standalone listens on loopback addresses only, and --bind-address={address} is none"));
+            errors
+                .push(format!("--standalone listens on loopback addresses only, and --bind-address={address} is none"));
         }
         let authentication = &options.authentication;
         for (flag, given) in [
@@ -82,7 +83,8 @@ pub(super) async fn config(
     let files = write_pair(&options.standalone.standalone_kubeconfig, &ca.serving(&["localhost".to_owned()], &ips)?)?;
 
     let trust = Arc::new(Trust::default());
-    let bundle = CaBundle::from_pem(ca.pem().as_bytes()).map_err(|error| OptionsError::Kubeconfig(error.to_string()))?;
+    let bundle =
+        CaBundle::from_pem(ca.pem().as_bytes()).map_err(|error| OptionsError::Kubeconfig(error.to_string()))?;
     trust.set_client_ca(bundle);
     let serving = serving_options.serving_with(files, trust.clone()).await?;
     let address = serving.listener.local_addr().map_err(|error| OptionsError::Kubeconfig(error.to_string()))?;

@@ -138,7 +138,7 @@ fn decode(path: &str) -> Result<String, InfoError> {
 /// The name that a field selector demands, if it demands one that a path could hold.
 fn single_name(selector: &str) -> Option<String> {
     let selector = crate::selector::FieldSelector::parse(selector).ok()?;
-    let name = selector.requires_exact_match("metadata.name")?;
+    let name = selector.requires_exact("metadata.name")?;
     is_path_segment(name).then(|| name.to_owned())
 }
 

@@ -96,13 +96,9 @@ impl KeyPairFiles {
         if chain.is_empty() {
             return Err(CertificateError::NoCertificate(self.certificate.clone()));
         }
-        let key =
-            PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| pem_error(&self.key, error))?;
-        let pair_error = |error| CertificateError::Pair {
-            certificate: self.certificate.clone(),
-            key: self.key.clone(),
-            error,
-        };
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| pem_error(&self.key, error))?;
+        let pair_error =
+            |error| CertificateError::Pair { certificate: self.certificate.clone(), key: self.key.clone(), error };
         let certified = CertifiedKey::from_der(chain, key, &provider()).map_err(pair_error)?;
         certified.keys_match().map_err(pair_error)?;
         Ok(certified)
@@ -114,10 +110,8 @@ impl KeyPairFiles {
     /// # Errors
     /// When they cannot be written.
     pub fn generated(directory: &Path, name: &str, names: &[String], ips: &[IpAddr]) -> Result<Self, CertificateError> {
-        let files = Self {
-            certificate: directory.join(format!("{name}.crt")),
-            key: directory.join(format!("{name}.key")),
-        };
+        let files =
+            Self { certificate: directory.join(format!("{name}.crt")), key: directory.join(format!("{name}.key")) };
         if files.certificate.exists() && files.key.exists() {
             return Ok(files);
         }

@@ -20,12 +20,11 @@ use super::{
     respond,
     router::{Route, Router},
     version::VersionInfo,
-    warnings,
 };
 use crate::{
     authentication::{AUTHENTICATED, Authenticator, Evidence, Peer, RequestHeaderNames, is_anonymous},
     authorization::{AuthorizationAttributes, Authorizer, Decision, SYSTEM_MASTERS},
-    endpoint::{RequestBody, ResponseBody, empty},
+    endpoint::{RequestBody, ResponseBody, empty, response},
     meta::GroupResource,
     options::duration,
     query,
@@ -133,7 +132,7 @@ impl Handler {
         let mut response = outcome.unwrap_or_else(|panic| {
             tracing::error!(audit_id, panic = panic_text(&*panic), "a handler panicked");
             let text = "This request caused apiserver to panic. Look in the logs for details.";
-            respond::status(&Status::internal_error(text), &HeaderMap::new(), None)
+            response::status(&HeaderMap::new(), None, &Status::internal_error(text))
         });
         self.finish(&mut response, &audit_id, &warnings);
         response
@@ -148,7 +147,7 @@ impl Handler {
         if let Some(directives) = &self.manners.strict_transport_security {
             headers.insert(STRICT_TRANSPORT_SECURITY, directives.clone());
         }
-        warnings::add(headers, &given.take());
+        response::add_warnings(headers, &given.take());
     }
 }
 
@@ -191,7 +190,7 @@ impl Exchange {
                 Err(_) => {
                     handler.metrics.terminated(&target, StatusCode::GATEWAY_TIMEOUT);
                     let status = Status::timeout("request did not complete within the allotted timeout", 0);
-                    (respond::status(&status, &accept, None), None)
+                    (response::status(&accept, None, &status), None)
                 }
             },
         };
@@ -213,8 +212,9 @@ impl Exchange {
         }
         let mut timeout = self.handler.manners.request_timeout;
         if let Some(text) = query::first(query, "timeout").filter(|text| !text.is_empty()) {
-            let asked = duration::parse(&text)
-                .map_err(|error| Status::bad_request(format!("invalid timeout specified in the request URL - {error}")))?;
+            let asked = duration::parse(&text).map_err(|error| {
+                Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))
+            })?;
             if !asked.is_zero() && asked < timeout {
                 timeout = asked;
             }
@@ -335,7 +335,10 @@ impl Handler {
         let query = parts.uri.query().unwrap_or_default();
         match route {
             Route::Endpoint(endpoint) => endpoint.serve(context, parts, body).await,
-            Route::Path(handler) => handler.serve(&parts).await,
+            Route::Path(handler) => match handler.serve(&parts).await {
+                Some(response) => response,
+                None => self.index(StatusCode::NOT_FOUND),
+            },
             Route::Health(checks, None) => checks.serve_all(query).await,
             Route::Health(checks, Some(check)) => match checks.serve_one(&check).await {
                 Some(response) => response,
@@ -365,7 +368,7 @@ fn generic(code: StatusCode) -> Status {
 }
 
 fn refuse(status: &Status, parts: &Parts) -> Response<ResponseBody> {
-    respond::status(status, &parts.headers, parts.uri.query())
+    response::status(&parts.headers, parts.uri.query(), status)
 }
 
 fn too_many_requests() -> Response<ResponseBody> {

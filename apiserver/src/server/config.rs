@@ -6,8 +6,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Check, Lifecycle, Metrics, Server, VersionInfo, accept::Bounds, chain::Manners, inflight::InFlight,
-    tls::ServingTls,
+    Check, Lifecycle, Metrics, Server, VersionInfo, accept::Bounds, chain::Manners, inflight::InFlight, tls::ServingTls,
 };
 use crate::{authentication::Authenticator, authorization::Authorizer, loopback::Loopback};
 
@@ -38,6 +37,7 @@ pub struct Config<S = Missing, N = Missing, Z = Missing> {
 
 /// Parts that have defaults.
 struct Rest {
+    title: String,
     manners: Manners,
     version: VersionInfo,
     metrics: Metrics,
@@ -53,6 +53,7 @@ struct Rest {
 
 /// A configuration with all its parts.
 pub struct CompletedConfig {
+    pub(super) title: String,
     pub(super) serving: Serving,
     pub(super) authenticator: Arc<dyn Authenticator>,
     pub(super) authorizer: Arc<dyn Authorizer>,
@@ -93,6 +94,7 @@ impl Config {
             authenticator: Missing,
             authorizer: Missing,
             rest: Rest {
+                title: "Generic API Server".to_owned(),
                 manners: Manners::default(),
                 version,
                 metrics: Metrics::default(),
@@ -131,6 +133,13 @@ impl<S, N> Config<S, N, Missing> {
 }
 
 impl<S, N, Z> Config<S, N, Z> {
+    /// Gives OpenAPI documents a title.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.rest.title = title.into();
+        self
+    }
+
     /// Replaces limits and habits.
     #[must_use]
     pub fn manners(mut self, manners: Manners) -> Self {
@@ -202,6 +211,7 @@ impl Config<Serving, Arc<dyn Authenticator>, Arc<dyn Authorizer>> {
     /// Nothing is missing any more.
     pub fn complete(self) -> CompletedConfig {
         let Rest {
+            title,
             manners,
             version,
             metrics,
@@ -215,6 +225,7 @@ impl Config<Serving, Arc<dyn Authenticator>, Arc<dyn Authorizer>> {
             livez_grace_period,
         } = self.rest;
         CompletedConfig {
+            title,
             serving: self.serving,
             authenticator: self.authenticator,
             authorizer: self.authorizer,

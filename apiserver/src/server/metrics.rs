@@ -17,7 +17,8 @@ use crate::{
 
 /// The upper ends of `apiserver_request_duration_seconds`' buckets, in seconds.
 const DURATION_BUCKETS: [f64; 22] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    60.0,
 ];
 
 /// The metrics of a server. Clones are the same metrics.
@@ -176,11 +177,7 @@ impl Metrics {
             "Number of requests which apiserver terminated in self-defense",
             self.terminations.clone(),
         );
-        registry.register(
-            "authentication_attempts",
-            "Counter of authenticated attempts",
-            self.authentications.clone(),
-        );
+        registry.register("authentication_attempts", "Counter of authenticated attempts", self.authentications.clone());
         registry.register(
             "authorization_attempts",
             "Counter of authorization attempts broken down by result",

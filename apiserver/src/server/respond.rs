@@ -1,33 +1,12 @@
-//! Answers that are not a resource's: statuses, and the few plain texts of the field.
+//! Answers that are neither a resource nor a status: the few plain texts of the field, and documents about the server.
 
 use http::{
-    HeaderMap, HeaderValue, Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
+    HeaderValue, Response, StatusCode,
+    header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
 use serde::Serialize;
 
-use crate::{
-    codec,
-    endpoint::{ResponseBody, full},
-    negotiate::OutputFormat,
-    status::Status,
-};
-
-/// A status as an answer, in a format that the client takes.
-pub fn status(status: &Status, headers: &HeaderMap, query: Option<&str>) -> Response<ResponseBody> {
-    let format = OutputFormat::for_error(headers, query);
-    let (body, content_type) = match codec::render(&format, status.to_json()) {
-        Ok(body) => (body, HeaderValue::from_static(format.media.as_str())),
-        Err(_) => (status.to_json(), HeaderValue::from_static("application/json")),
-    };
-    let mut response = Response::new(full(body));
-    *response.status_mut() = status.code();
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    if let Some(after) = status.retry_after() {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
-    }
-    response
-}
+use crate::endpoint::{ResponseBody, full};
 
 /// A plain text, as Go's `http.Error` sends it.
 pub fn plain_error(code: StatusCode, text: &str) -> Response<ResponseBody> {

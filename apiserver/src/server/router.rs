@@ -21,8 +21,8 @@ use crate::{
 /// Answers a path that names no resource: discovery, OpenAPI, or something of the author's own.
 #[async_trait]
 pub trait PathHandler: Send + Sync + 'static {
-    /// Answers one request, which has been authorised. Requests have no body here.
-    async fn serve(&self, request: &Parts) -> Response<ResponseBody>;
+    /// Answers one request of any method, which has been authorised. Bodies are not read here. `None` is 404.
+    async fn serve(&self, request: &Parts) -> Option<Response<ResponseBody>>;
 }
 
 /// All paths of a server.
@@ -92,9 +92,6 @@ impl Router {
                 return Err(InstalledTwice(format!("the resource {name}.{}", group.name)));
             }
         }
-        let root = format!("/apis/{}", group.name);
-        self.paths.extend(group.versions.iter().map(|version| format!("{root}/{version}")));
-        self.paths.insert(root);
         let versions = group.versions.iter().map(|version| Arc::from(version.as_str())).collect();
         self.groups.insert(group.name.clone(), Group { versions, resources, name: group.name.as_str().into() });
         Ok(())
@@ -115,7 +112,7 @@ impl Router {
 
     /// The paths that the index lists.
     pub(super) fn paths(&self) -> Vec<&str> {
-        let own = ["/apis", "/metrics", "/version"];
+        let own = ["/metrics", "/version"];
         let mut paths: Vec<&str> = self.paths.iter().map(String::as_str).chain(own).collect();
         paths.sort_unstable();
         paths.dedup();
@@ -130,11 +127,13 @@ impl Router {
     fn path(&self, method: &Method, info: &RequestInfo) -> (Route<'_>, Target) {
         let path = info.path.as_str();
         let named = |name: &str| Target::other(info, &Arc::from(name));
-        let read_only = |route| if matches!(*method, Method::GET) { route } else { Route::NotAllowed };
         match path {
             "/" | "/index.html" => return (Route::Index, named("/")),
             "/metrics" => return (Route::Metrics, named("/metrics")),
-            "/version" | "/version/" => return (read_only(Route::Version), named("/version")),
+            "/version" | "/version/" => {
+                let route = if *method == Method::GET { Route::Version } else { Route::NotAllowed };
+                return (route, named("/version"));
+            }
             _ => {}
         }
         for (name, checks) in &self.health {
@@ -149,12 +148,12 @@ impl Router {
         }
         let trimmed = path.strip_suffix('/').unwrap_or(path);
         if let Some((name, handler)) = self.exact.get_key_value(path).or_else(|| self.exact.get_key_value(trimmed)) {
-            return (read_only(Route::Path(handler)), named(name));
+            return (Route::Path(handler), named(name));
         }
         // The longest prefix is the last that is not greater than the path and fits.
         let below = self.prefixes.range(..=path.to_owned()).rev().find(|(prefix, _)| path.starts_with(prefix.as_str()));
         if let Some((prefix, handler)) = below {
-            return (read_only(Route::Path(handler)), named(prefix));
+            return (Route::Path(handler), named(prefix));
         }
         let of_group = path.strip_prefix("/apis/").and_then(|rest| rest.split('/').next());
         if of_group.is_some_and(|group| self.groups.contains_key(group)) {

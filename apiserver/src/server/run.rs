@@ -129,7 +129,10 @@ impl PreparedServer {
         acceptor.close.cancel();
         acceptor.connections.close();
         if tokio::time::timeout(LAST_GRACE, acceptor.connections.wait()).await.is_err() {
-            tracing::info!(connections = acceptor.connections.len(), "ending connections that do not end by themselves");
+            tracing::info!(
+                connections = acceptor.connections.len(),
+                "ending connections that do not end by themselves"
+            );
             acceptor.abort.cancel();
         }
         lifecycle.drained.cancel();

@@ -31,6 +31,11 @@ fn flags_choose_plugins_but_not_their_order() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let error = select(&[], &["Frist"]).unwrap_err().to_string();
-    assert!(error.contains("--disable-admission-plugins") && error.contains("\"Frist\"") && error.contains("First, Second, Third"), "{error}");
+    assert!(
+        error.contains("--disable-admission-plugins")
+            && error.contains("\"Frist\"")
+            && error.contains("First, Second, Third"),
+        "{error}"
+    );
     assert!(matches!(select(&["Second"], &["Second"]), Err(PluginSelectionError::Both { .. })));
 }

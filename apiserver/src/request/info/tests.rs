@@ -16,12 +16,24 @@ fn resources_are_found_as_go_finds_them() {
     check(Method::POST, "/apis/g/v/namespaces/other/pods", g);
     check(Method::GET, "/api/v1/namespaces", ["list", "", "v1", "", "namespaces", "", ""]);
     check(Method::GET, "/api/v1/namespaces/other", ["get", "", "v1", "other", "namespaces", "", "other"]);
-    check(Method::PUT, "/api/v1/namespaces/other/finalize", ["update", "", "v1", "other", "namespaces", "finalize", "other"]);
-    check(Method::GET, "/api/v1/namespaces/other/status/x", ["get", "", "v1", "other", "namespaces", "status", "other"]);
+    check(
+        Method::PUT,
+        "/api/v1/namespaces/other/finalize",
+        ["update", "", "v1", "other", "namespaces", "finalize", "other"],
+    );
+    check(
+        Method::GET,
+        "/api/v1/namespaces/other/status/x",
+        ["get", "", "v1", "other", "namespaces", "status", "other"],
+    );
     check(Method::GET, "/apis/g/v/pods", ["list", "g", "v", "", "pods", "", ""]);
     check(Method::HEAD, "/apis/g/v/pods", ["list", "g", "v", "", "pods", "", ""]);
     check(Method::GET, "/apis/g/v/namespaces/other/pods/foo", ["get", "g", "v", "other", "pods", "", "foo"]);
-    check(Method::PATCH, "/apis/g/v/namespaces/other/pods/foo/status", ["patch", "g", "v", "other", "pods", "status", "foo"]);
+    check(
+        Method::PATCH,
+        "/apis/g/v/namespaces/other/pods/foo/status",
+        ["patch", "g", "v", "other", "pods", "status", "foo"],
+    );
     check(Method::DELETE, "/apis/g/v/pods/foo", ["delete", "g", "v", "", "pods", "", "foo"]);
     check(Method::DELETE, "/apis/g/v/pods", ["deletecollection", "g", "v", "", "pods", "", ""]);
     check(Method::GET, "/apis/g/v/watch/pods", ["watch", "g", "v", "", "pods", "", ""]);
@@ -32,7 +44,15 @@ fn resources_are_found_as_go_finds_them() {
 
 #[test]
 fn watch_is_a_matter_of_the_query() {
-    for (query, verb) in [("", "list"), ("?watch", "watch"), ("?watch=1", "watch"), ("?watch=False", "list"), ("?watch=0", "list"), ("?watch=true&watch=0", "watch"), ("?w%61tch=yes", "watch")] {
+    for (query, verb) in [
+        ("", "list"),
+        ("?watch", "watch"),
+        ("?watch=1", "watch"),
+        ("?watch=False", "list"),
+        ("?watch=0", "list"),
+        ("?watch=true&watch=0", "watch"),
+        ("?w%61tch=yes", "watch"),
+    ] {
         check(Method::GET, &format!("/apis/g/v/pods{query}"), [verb, "g", "v", "", "pods", "", ""]);
     }
     check(Method::GET, "/apis/g/v/pods/x?watch=1", ["get", "g", "v", "", "pods", "", "x"]);
@@ -55,7 +75,17 @@ fn a_field_selector_for_one_name_names_it() {
 
 #[test]
 fn other_paths_name_no_resource() {
-    for path in ["/", "/apis", "/apis/g", "/apis/g/v", "/apis/g/v/", "/api/v1", "/healthz", "/openapi/v3/apis/g/v", "/apisx/g/v/pods"] {
+    for path in [
+        "/",
+        "/apis",
+        "/apis/g",
+        "/apis/g/v",
+        "/apis/g/v/",
+        "/api/v1",
+        "/healthz",
+        "/openapi/v3/apis/g/v",
+        "/apisx/g/v/pods",
+    ] {
         let info = RequestInfo::parse(&Method::GET, &path.parse().unwrap()).unwrap();
         assert_eq!((info.is_resource, info.verb.as_str(), info.path.as_str()), (false, "get", path));
     }
