@@ -8,7 +8,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use xtask::cluster::{Cluster, Kubectl, Options};
+use xtask::cluster::{Cluster, Endpoint, Kubectl, Options};
 
 /// A cluster that the tests of one program share: starting one takes seconds. They keep apart by namespaces and names.
 ///
@@ -79,4 +79,17 @@ pub async fn get(client: &Client, path: &str) -> Result<(u16, String)> {
         Err(kube::Error::Api(status)) => Ok((status.code, status.message)),
         Err(error) => Err(error).with_context(|| path.to_owned()),
     }
+}
+
+/// An etcd client on an endpoint, real or virtual.
+///
+/// # Errors
+/// When the certificates cannot be read, or nothing answers.
+pub async fn etcd_client(endpoint: &Endpoint) -> Result<etcd_client::Client> {
+    use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+    let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
+    let identity = Identity::from_pem(read(&endpoint.client.cert)?, read(&endpoint.client.key)?);
+    let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(&endpoint.ca)?)).identity(identity);
+    let options = ConnectOptions::new().with_tls(tls);
+    etcd_client::Client::connect([&endpoint.url], Some(options)).await.with_context(|| endpoint.url.clone())
 }

@@ -28,7 +28,8 @@ fn create_get_list_delete() -> Result<()> {
     );
     kubectl.ok(&["label", "flunder", "one", "green=yes"])?;
     ensure!(kubectl.ok(&["get", "flunders", "-l", "green=yes", "-o", "name"])? == "flunder.wardle.example.com/one\n");
-    let keys = CLUSTER.get()?.etcd.etcdctl().keys("/tenant-b/registry/wardle.example.com/")?;
+    let cluster = CLUSTER.get()?;
+    let keys = cluster.etcd.etcdctl().keys(cluster.wardle()?.proxy()?.prefix())?;
     ensure!(keys.iter().filter(|key| key.contains("/flunders/flunders/")).count() == 2, "{keys:?}");
     kubectl.ok(&["delete", "flunders", "--all"])?;
     ensure!(kubectl.ok(&["get", "flunders", "-o", "name"])?.is_empty());
@@ -71,8 +72,6 @@ async fn consistent_lists_take_milliseconds() -> Result<()> {
         times.push(start.elapsed());
         ensure!(status == 200 && body.contains(&format!("\"flunder-{round}\"")), "{status} {body}");
     }
-    times.sort();
-    ensure!(times.get(10).is_some_and(|median| *median < Duration::from_millis(500)), "{times:?}");
-    ensure!(times.last().is_some_and(|slowest| *slowest < Duration::from_secs(2)), "{times:?}");
+    ensure!(times.iter().all(|time| *time < Duration::from_secs(1)), "{times:?}");
     Ok(())
 }

@@ -84,9 +84,9 @@ fn no_key_of_another_is_seen_or_changed() -> Result<()> {
     ensure!(a.ok(&["get", "one", "--print-value-only"])? == "a's\n");
     ensure!(tenants.b.etcdctl().ok(&["get", "one", "--print-value-only"])? == "b's\n");
 
-    // Transactions, nested ones as well, compare and change nothing but the tenant's own.
+    // Transactions compare and change nothing but the tenant's own.
     let txn = "mod(\"one\") > \"0\"\n\nput two changed\nget \"\" --from-key\n\nput two wrong\n\n";
-    let answer = a.run_with_input(&["txn", "-i"], txn)?.success()?;
+    let answer = a.run_with_input(&["txn"], txn)?.success()?;
     ensure!(answer.starts_with("SUCCESS") && !answer.contains("b's") && !answer.contains("not a's"), "{answer}");
     ensure!(a.ok(&["get", "two", "--print-value-only"])? == "changed\n");
 
@@ -117,6 +117,44 @@ fn no_key_of_another_is_seen_or_changed() -> Result<()> {
     ensure!(a.ok(&["del", "", "--from-key"])? == "0\n");
     ensure!(a.ok(&["del", "/registry/", "--prefix"])? == "0\n");
     ensure!(tenants.others()? == before, "A changed what is not A's: {:?} and now {:?}", before, tenants.others()?);
+    tenants.site.clone().remove()
+}
+
+/// etcdctl knows no nested transactions, so this one is a client's.
+#[tokio::test(flavor = "multi_thread")]
+async fn nested_transactions_stay_inside() -> Result<()> {
+    use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
+    let tenants = tenants("nested-transactions")?;
+    let before = tenants.others()?;
+    let mut client = e2e::etcd_client(&tenants.a.endpoint("client")?).await?;
+    client.put("one", "a's", None).await?;
+    let everything = || TxnOp::get("\0", Some(GetOptions::new().with_from_key()));
+    let innermost = Txn::new()
+        // B's key of this name has another value.
+        .when([Compare::value("one", CompareOp::Equal, "a's")])
+        .and_then([everything(), TxnOp::put("two", "nested", Some(PutOptions::new().with_prev_key()))])
+        .or_else([TxnOp::put("wrong", "x", None)]);
+    let nested =
+        Txn::new().when([Compare::version("/registry/pods/x", CompareOp::Equal, 0)]).and_then([TxnOp::txn(innermost)]);
+    let outer = Txn::new().and_then([TxnOp::put("three", "outer", None), TxnOp::txn(nested)]);
+    let answer = client.txn(outer).await?;
+    ensure!(answer.succeeded(), "{answer:?}");
+    let inner = |responses: Vec<TxnOpResponse>| {
+        responses.into_iter().find_map(|response| match response {
+            TxnOpResponse::Txn(txn) => Some(txn),
+            _ => None,
+        })
+    };
+    let nested = inner(answer.op_responses()).context("no nested answer")?;
+    ensure!(nested.succeeded(), "the tenant's comparison saw a key of the cluster's: {nested:?}");
+    let innermost = inner(nested.op_responses()).context("no innermost answer")?;
+    ensure!(innermost.succeeded(), "{innermost:?}");
+    let seen = innermost.op_responses().into_iter().find_map(|response| match response {
+        TxnOpResponse::Get(get) => Some(get.kvs().iter().map(|kv| kv.key().to_vec()).collect::<Vec<_>>()),
+        _ => None,
+    });
+    ensure!(seen == Some(vec![b"one".to_vec(), b"three".to_vec()]), "{seen:?}");
+    ensure!(tenants.others()? == before, "A changed what is not A's");
     tenants.site.clone().remove()
 }
 
