@@ -2,16 +2,25 @@
 //!
 //! A backend knows keys, bytes and revisions, and nothing of Kubernetes: lists with selectors, continue tokens, conflicts
 //! and conversions are the [registry](crate::registry)'s business. That makes a backend of one's own a matter of seven
-//! methods, and [`testing`] holds the suite that says whether they are right.
+//! methods, and the feature `storage-testing` holds the suite that says whether they are right (`storage::testing`).
 //!
 //! Keys are `/`-separated text without the backend's own root (`--etcd-prefix`), for example
 //! `/restaurant.programming-kubernetes.info/pizzas/default/margherita`.
+
+pub mod compactor;
+pub mod etcd3;
+mod keys;
+pub mod memory;
+#[cfg(any(test, feature = "storage-testing"))]
+pub mod testing;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
+
+use self::compactor::CompactionTurn;
 
 /// A revision of the whole store: every write has its own, later writes have higher ones.
 ///
@@ -39,7 +48,7 @@ pub enum Freshness {
     Any,
     /// A state at this revision or a later one.
     NotOlderThan(Revision),
-    /// The state at exactly this revision.
+    /// The state at exactly this revision. Revision zero is none and counts as compacted.
     Exact(Revision),
 }
 
@@ -81,7 +90,7 @@ pub struct Page {
 pub enum Expected {
     /// That the key does not exist.
     Absent,
-    /// That the key was last written at this revision.
+    /// That the key was last written at this revision; zero is never met.
     At(Revision),
 }
 
@@ -129,6 +138,11 @@ pub struct Watch {
     /// The events; after an error nothing comes any more.
     pub events: BoxStream<'static, Result<Event, StorageError>>,
     /// Asks for an [`Event::Progress`] soon, whether or not anything is written.
+    ///
+    /// A backend answers when it has told everything up to the revision at hand. It may leave a request unanswered: etcd
+    /// does while the watch is still behind, and while the store is not past the revision that the watch began after (there
+    /// is nothing to tell then that the reader does not know); some proxies in front of etcd always do. Ask again, and set
+    /// a bound.
     pub progress: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -161,7 +175,7 @@ pub enum StorageError {
     /// The backend did not answer in time. A write may or may not have happened.
     #[error("the storage did not answer in time: {0}")]
     Timeout(String),
-    /// The reader did not keep up and the watch was ended.
+    /// The reader did not keep up and the watch was ended. (A backend may also hold the store back instead, as etcd does.)
     #[error("the watch was ended because its reader is too slow")]
     SlowReader,
     /// Anything else.
@@ -205,8 +219,11 @@ pub trait Storage: Send + Sync + 'static {
     /// Follows keys: every event after `after` (exclusive) in order, each once, then whatever comes.
     ///
     /// # Errors
-    /// [`StorageError::Compacted`], here or as the stream's only item, when events after `after` are no longer kept.
+    /// [`StorageError::Compacted`], here or as the stream's only item, when events after `after` are no longer kept. After
+    /// compaction to `r` an `after` of `r` is the lowest that always works.
     /// An `after` in the future is no error: the watch waits.
+    /// [`StorageError::Unavailable`] as the last item when the connection broke. Nothing is taken up again inside: the
+    /// reader knows what it has seen, and a new watch after its last revision has no gap.
     async fn watch(&self, range: WatchRange<'_>, after: Revision) -> Result<Watch, StorageError>;
 
     /// The store's current revision, linearizable.
@@ -220,4 +237,30 @@ pub trait Storage: Send + Sync + 'static {
     /// # Errors
     /// [`StorageError::Compacted`] or [`StorageError::Future`] when that is not possible.
     async fn compact(&self, revision: Revision) -> Result<(), StorageError>;
+
+    /// Says whether reads work now, for `/readyz` and `/livez`. To be answered within a few seconds, and cheap however
+    /// often it is called.
+    ///
+    /// # Errors
+    /// Why reads do not work.
+    async fn ready(&self) -> Result<(), StorageError> {
+        self.current_revision().await.map(drop)
+    }
+
+    /// One turn of the periodic compaction (see [`compactor`]): forgets what is older than the turn before, and notes where
+    /// the store is now. Answers the revision to which history is now compacted, where this turn learned it.
+    ///
+    /// Stores that several servers share override this to agree on who compacts.
+    ///
+    /// # Errors
+    /// As [`compact`](Self::compact). `turn` is valid for the next turn all the same.
+    async fn compaction_turn(&self, turn: &mut CompactionTurn) -> Result<Option<Revision>, StorageError> {
+        let last = std::mem::replace(&mut turn.revision, self.current_revision().await?);
+        turn.time += 1;
+        if last == Revision(0) {
+            return Ok(None);
+        }
+        self.compact(last).await?;
+        Ok(Some(last))
+    }
 }
