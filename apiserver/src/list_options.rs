@@ -187,9 +187,8 @@ impl WriteOptions {
     /// # Errors
     /// 422 for what makes no sense.
     pub fn for_patch(query: &str) -> Result<Self, Status> {
-        let force = query::first(query, "force").map(|_| {
-            FieldError::forbidden(&Path::new("force"), "may not be specified for non-apply patch")
-        });
+        let force = query::first(query, "force")
+            .map(|_| FieldError::forbidden(&Path::new("force"), "may not be specified for non-apply patch"));
         Self::parse(query, "PatchOptions", force.into_iter().collect())
     }
 
@@ -243,9 +242,8 @@ fn delete_options_from_query(query: &str) -> Result<DeleteOptions, Status> {
 
 fn delete_options_from_body(format: InputFormat, body: &[u8], group: &str) -> Result<DeleteOptions, Status> {
     let node = match format {
-        InputFormat::Json => json::parse(body).map_err(|e| {
-            Status::bad_request(format!("couldn't get version/kind; json parse error: {e}"))
-        })?,
+        InputFormat::Json => json::parse(body)
+            .map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?,
         InputFormat::Yaml => yaml::parse(body).map_err(Status::bad_request)?.node,
     };
     let named = |name: &str| match &node.kind {

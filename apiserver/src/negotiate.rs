@@ -169,9 +169,9 @@ impl OutputFormat {
         if accept.is_empty() {
             return Some(Self::default());
         }
-        clauses(accept).iter().find_map(|clause| {
-            [MediaType::Json, MediaType::Yaml].into_iter().find_map(|media| clause.accepts(media))
-        })
+        clauses(accept)
+            .iter()
+            .find_map(|clause| [MediaType::Json, MediaType::Yaml].into_iter().find_map(|media| clause.accepts(media)))
     }
 }
 
@@ -206,7 +206,9 @@ impl<'a> Clause<'a> {
         let range = parts.next()?.trim_matches(' ');
         let (main, sub) = match range.split_once('/') {
             None if range == "*" => ("*", "*"),
-            Some((main, sub)) if !sub.is_empty() && !sub.contains('/') => (main.trim_matches(' '), sub.trim_matches(' ')),
+            Some((main, sub)) if !sub.is_empty() && !sub.contains('/') => {
+                (main.trim_matches(' '), sub.trim_matches(' '))
+            }
             _ => return None,
         };
         let mut clause = Self { main, sub, quality: 1.0, parameters: Vec::new() };

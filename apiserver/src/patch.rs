@@ -97,6 +97,9 @@ fn apply_merge(document: &mut Document, patch: &[u8], strictness: Strictness) ->
     Ok(problems.into_texts())
 }
 
+#[cfg(test)]
+pub(crate) use self::merge::check_fields as check_merge_fields;
+
 /// 400; strict reading puts its own words before the error.
 fn undecodable(error: &dyn std::fmt::Display, strictness: Strictness) -> Status {
     match strictness {

@@ -5,27 +5,16 @@ pub(crate) fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
-        escape(c, '"', &mut out);
+        escape(c, &mut out);
     }
     out.push('"');
     out
 }
 
-/// Quotes one character as Go's `strconv.QuoteRune` does.
-pub(crate) fn quote_char(c: char) -> String {
-    let mut out = String::from("'");
-    escape(c, '\'', &mut out);
-    out.push('\'');
-    out
-}
-
-fn escape(c: char, delimiter: char, out: &mut String) {
+fn escape(c: char, out: &mut String) {
     match c {
         '\\' => out.push_str("\\\\"),
-        c if c == delimiter => {
-            out.push('\\');
-            out.push(c);
-        }
+        '"' => out.push_str("\\\""),
         '\u{7}' => out.push_str("\\a"),
         '\u{8}' => out.push_str("\\b"),
         '\u{c}' => out.push_str("\\f"),
@@ -53,12 +42,10 @@ pub(crate) fn printable(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{quote, quote_char};
+    use super::quote;
 
     #[test]
     fn quotes_as_go_does() {
         assert_eq!(quote("a\"b\\c\n\u{1}\u{7f}é\u{301}\u{a0}\u{200b}😀"), r#""a\"b\\c\n\x01\x7fé́\u00a0\u200b😀""#);
-        assert_eq!(quote_char('\''), r"'\''");
-        assert_eq!(quote_char('"'), "'\"'");
     }
 }

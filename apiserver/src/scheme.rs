@@ -33,3 +33,6 @@ pub trait Version<H: Object>: Serialize + DeserializeOwned + JsonSchema + Send +
     /// Converts from the hub version, which stays as it is.
     fn from_hub(hub: &H) -> Self;
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,8 +218,9 @@ impl Status {
 
     /// 500 ServerTimeout: the storage could not be reached; the client may try again.
     pub fn server_timeout(resource: &GroupResource, operation: &str, retry_after_seconds: u32) -> Self {
-        let message =
-            format!("The {operation} operation against {resource} could not be completed at this time, please try again.");
+        let message = format!(
+            "The {operation} operation against {resource} could not be completed at this time, please try again."
+        );
         Self::failure(StatusCode::INTERNAL_SERVER_ERROR, Some(Reason::ServerTimeout), message)
             .about(resource, operation)
             .with_retry_after(retry_after_seconds)
@@ -292,20 +293,18 @@ impl Status {
     /// 415 for a patch type that the resource does not know, with the text that an unmodified server sends: clients fall
     /// back to another patch type on it.
     pub fn unsupported_patch_type() -> Self {
-        Self::failure(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Some(Reason::UnsupportedMediaType),
-            "415: Unsupported Media Type",
-        )
+        Self::routing(StatusCode::UNSUPPORTED_MEDIA_TYPE, "415: Unsupported Media Type")
     }
 
     /// 405 for a method that no resource has at this path, HEAD above all.
     pub fn method_not_allowed() -> Self {
-        Self::failure(
-            StatusCode::METHOD_NOT_ALLOWED,
-            Some(Reason::MethodNotAllowed),
-            "405: Method Not Allowed",
-        )
+        Self::routing(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
+    }
+
+    /// What the original answers when its router refuses a request.
+    fn routing(code: StatusCode, message: &str) -> Self {
+        let nothing = GroupResource { group: String::new(), resource: String::new() };
+        Self::generic(code, "", &nothing, "", message, 0, false)
     }
 
     /// What Go makes of an answer by its code alone (`NewGenericServerResponse`). `unexpected` adds the server's message as
@@ -411,7 +410,8 @@ impl Status {
 
     /// The status as JSON, in one line without a line feed at its end.
     pub fn to_json(&self) -> Vec<u8> {
-        crate::codec::to_vec(self.as_v1()).unwrap_or_else(|_| br#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}"#.to_vec())
+        crate::codec::to_vec(self.as_v1())
+            .unwrap_or_else(|_| br#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}"#.to_vec())
     }
 }
 
@@ -425,10 +425,9 @@ fn generic_reason(code: StatusCode, verb: &str, server_message: &str) -> (Option
             (Reason::Unauthorized, "the server has asked for the client to provide credentials")
         }
         StatusCode::FORBIDDEN => (Reason::Forbidden, server_message),
-        StatusCode::NOT_ACCEPTABLE if server_message.is_empty() || server_message == "unknown" => (
-            Reason::NotAcceptable,
-            "the server was unable to respond with a content type that the client supports",
-        ),
+        StatusCode::NOT_ACCEPTABLE if server_message.is_empty() || server_message == "unknown" => {
+            (Reason::NotAcceptable, "the server was unable to respond with a content type that the client supports")
+        }
         StatusCode::NOT_ACCEPTABLE => (Reason::NotAcceptable, server_message),
         StatusCode::UNSUPPORTED_MEDIA_TYPE => (Reason::UnsupportedMediaType, server_message),
         StatusCode::METHOD_NOT_ALLOWED => {
@@ -444,10 +443,9 @@ fn generic_reason(code: StatusCode, verb: &str, server_message: &str) -> (Option
             Reason::Timeout,
             "the server was unable to return a response in the time allotted, but may still be processing the request",
         ),
-        StatusCode::TOO_MANY_REQUESTS => (
-            Reason::TooManyRequests,
-            "the server has received too many requests and has asked us to try again later",
-        ),
+        StatusCode::TOO_MANY_REQUESTS => {
+            (Reason::TooManyRequests, "the server has received too many requests and has asked us to try again later")
+        }
         code if code.as_u16() >= 500 => {
             let message =
                 format!("an error on the server ({}) has prevented the request from succeeding", quote(server_message));
@@ -488,3 +486,6 @@ impl From<v1::Status> for Status {
         Self(Box::new(status))
     }
 }
+
+#[cfg(test)]
+mod tests;

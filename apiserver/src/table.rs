@@ -95,6 +95,11 @@ impl Column {
         }
     }
 
+    /// A column of whole numbers.
+    pub fn integer(name: &str, description: &str) -> Self {
+        Self { cell_type: "integer".to_owned(), ..Self::string(name, description) }
+    }
+
     /// The same column, shown with `-o wide` only.
     #[must_use]
     pub fn wide(mut self) -> Self {

@@ -327,4 +327,4 @@ impl fmt::Display for ErrorList {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

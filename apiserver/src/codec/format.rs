@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn lays_out_as_go_does() {
         let pretty = indent(br#"{"a":{},"b":[],"c":[1,{"d":"x,{\"}"}]}"#);
-        let expected = "{\n  \"a\": {},\n  \"b\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x,{\\\"}\"\n    }\n  ]\n}";
+        let expected =
+            "{\n  \"a\": {},\n  \"b\": [],\n  \"c\": [\n    1,\n    {\n      \"d\": \"x,{\\\"}\"\n    }\n  ]\n}";
         assert_eq!(String::from_utf8(pretty).unwrap(), expected);
     }
 }

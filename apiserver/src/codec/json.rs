@@ -7,13 +7,13 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-
 use crate::quote::quote;
 
-/// How deep arrays and objects may lie in each other. Go goes to 10,000, on stacks that grow. Types of an API nest a
-/// dozen levels.
-pub(crate) const MAX_DEPTH: usize = 500;
+/// How deep arrays and objects may lie in each other.
+///
+/// Go goes to 10,000, on stacks that grow. What is deeper than this no client in Rust could read back (serde_json stops at
+/// 127), nor could this server from its storage; an API's types nest a dozen levels.
+pub(crate) const MAX_DEPTH: usize = 120;
 
 /// A JSON value.
 #[derive(Clone, Debug)]
@@ -183,9 +183,34 @@ impl Parser<'_> {
                 }
             }
             b'"' => NodeKind::String(self.string()?),
-            b't' => self.literal("true", ["in literal true (expecting 'r')", "in literal true (expecting 'u')", "in literal true (expecting 'e')"], NodeKind::Bool(true))?,
-            b'f' => self.literal("false", ["in literal false (expecting 'a')", "in literal false (expecting 'l')", "in literal false (expecting 's')", "in literal false (expecting 'e')"], NodeKind::Bool(false))?,
-            b'n' => self.literal("null", ["in literal null (expecting 'u')", "in literal null (expecting 'l')", "in literal null (expecting 'l')"], NodeKind::Null)?,
+            b't' => self.literal(
+                "true",
+                [
+                    "in literal true (expecting 'r')",
+                    "in literal true (expecting 'u')",
+                    "in literal true (expecting 'e')",
+                ],
+                NodeKind::Bool(true),
+            )?,
+            b'f' => self.literal(
+                "false",
+                [
+                    "in literal false (expecting 'a')",
+                    "in literal false (expecting 'l')",
+                    "in literal false (expecting 's')",
+                    "in literal false (expecting 'e')",
+                ],
+                NodeKind::Bool(false),
+            )?,
+            b'n' => self.literal(
+                "null",
+                [
+                    "in literal null (expecting 'u')",
+                    "in literal null (expecting 'l')",
+                    "in literal null (expecting 'l')",
+                ],
+                NodeKind::Null,
+            )?,
             b'-' | b'0'..=b'9' => NodeKind::Number(self.number(byte)?),
             byte => return Err(SyntaxError::Character { byte, context: "looking for beginning of value" }),
         };
@@ -400,7 +425,8 @@ fn merge(first: &mut Node, later: Node, repeated: Repeated) {
     match (&mut first.kind, later.kind, repeated) {
         (_, NodeKind::Null, Repeated::Merge) => {}
         (NodeKind::Object(entries), NodeKind::Object(more), Repeated::Merge) => {
-            let mut places: HashMap<String, usize> = entries.iter().enumerate().map(|(i, e)| (e.key.clone(), i)).collect();
+            let mut places: HashMap<String, usize> =
+                entries.iter().enumerate().map(|(i, e)| (e.key.clone(), i)).collect();
             for entry in more {
                 match places.get(&entry.key).and_then(|place| entries.get_mut(*place)) {
                     Some(first) => merge(&mut first.value, entry.value, repeated),
@@ -429,32 +455,7 @@ impl Node {
             NodeKind::Object(_) => "object",
         }
     }
-
-    /// The value as Go's untyped decoding makes it: integers of 64 bits stay integers, other numbers become floats.
-    ///
-    /// # Errors
-    /// When a number is beyond the largest float, with Go's text.
-    pub(crate) fn into_value(self) -> Result<Value, String> {
-        Ok(match self.kind {
-            NodeKind::Null => Value::Null,
-            NodeKind::Bool(value) => Value::Bool(value),
-            NodeKind::Number(text) => number_value(&text)?,
-            NodeKind::String(text) => Value::String(text),
-            NodeKind::Array(items) => Value::Array(items.into_iter().map(Node::into_value).collect::<Result<_, _>>()?),
-            NodeKind::Object(entries) => Value::Object(
-                entries.into_iter().map(|e| Ok((e.key, e.value.into_value()?))).collect::<Result<_, String>>()?,
-            ),
-        })
-    }
 }
 
-/// A number's text as an untyped value.
-pub(crate) fn number_value(text: &str) -> Result<Value, String> {
-    if let Ok(integer) = text.parse::<i64>() {
-        return Ok(Value::from(integer));
-    }
-    match text.parse::<f64>() {
-        Ok(float) if float.is_finite() => Ok(Value::from(float)),
-        _ => Err(format!("json: cannot unmarshal number {text} into a value of type float64")),
-    }
-}
+#[cfg(test)]
+mod tests;

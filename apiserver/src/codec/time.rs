@@ -95,7 +95,8 @@ fn offset(text: &str, rest: &mut &str) -> Result<Offset, String> {
     in_range(text, "time zone offset minute", minutes <= 60)?;
     *rest = after;
     let seconds = sign * (i32::from(hours) * 60 + i32::from(minutes)) * 60;
-    Offset::from_seconds(seconds).map_err(|_| format!("parsing time {}: time zone offset hour out of range", quote(text)))
+    Offset::from_seconds(seconds)
+        .map_err(|_| format!("parsing time {}: time zone offset hour out of range", quote(text)))
 }
 
 /// The numbers have at most four digits, and those that are narrowed further at most two.

@@ -48,10 +48,8 @@ pub(crate) fn decode<T: for<'de> Deserialize<'de>>(node: &Node, problems: &mut P
 }
 
 fn decode_at_root<T: for<'de> Deserialize<'de>>(node: &Node, problems: &mut Problems, root: bool) -> Result<T, Error> {
-    let context = Context {
-        problems: RefCell::new(std::mem::replace(problems, Problems::new(false))),
-        muted: Cell::new(0),
-    };
+    let context =
+        Context { problems: RefCell::new(std::mem::replace(problems, Problems::new(false))), muted: Cell::new(0) };
     let result = T::deserialize(Decoder { node, path: Path::Root, context: &context, root, offset: 0 });
     *problems = context.problems.into_inner();
     result
@@ -138,7 +136,7 @@ impl fmt::Display for Path<'_> {
 impl Error {
     /// A whole document is of another type than it must be.
     pub(crate) fn root_mismatch(node: &Node, wanted: &str) -> Self {
-        let message = format!("json: cannot unmarshal {} into an {wanted}", node.type_name());
+        let message = format!("json: cannot unmarshal {} into a value of type {wanted}", node.type_name());
         Self { message, located: true }
     }
 
@@ -178,7 +176,7 @@ impl<'n, 'p> Decoder<'n, 'p> {
             _ => self.node.type_name().to_owned(),
         };
         let message = match self.path {
-            Path::Root => return Error::root_mismatch(self.node, wanted),
+            Path::Root => format!("json: cannot unmarshal {found} into a value of type {wanted}"),
             path => format!("json: cannot unmarshal {found} into field {path} of type {wanted}"),
         };
         Error { message, located: true }
@@ -435,8 +433,7 @@ impl<'de> MapAccess<'de> for Fields<'_, '_> {
         };
         let parent = self.path;
         let path = Path::Field(&parent, &entry.key);
-        let decoder =
-            Decoder { node: &entry.value, path, context: self.context, root: false, offset: entry.offset };
+        let decoder = Decoder { node: &entry.value, path, context: self.context, root: false, offset: entry.offset };
         let value = seed.deserialize(decoder).map_err(|e| e.locate(path))?;
         self.report_repeats(entry);
         Ok(value)

@@ -47,7 +47,9 @@ fn options_of_writes_agree_with_go() {
         let found = match case["op"].as_str().unwrap() {
             "deleteOptions" => options::delete_options(&serde_json::from_value(given.clone()).unwrap()),
             "condition" => match serde_json::from_value(given.clone()) {
-                Ok(condition) => options::condition(&condition, &crate::validation::Path::new("status").child("conditions").index(0)),
+                Ok(condition) => {
+                    options::condition(&condition, &crate::validation::Path::new("status").child("conditions").index(0))
+                }
                 // A condition without a time cannot be expressed.
                 Err(_) => continue,
             },

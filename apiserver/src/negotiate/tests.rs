@@ -43,7 +43,10 @@ fn kubectl_gets_a_table() {
         accept("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json").unwrap().transform,
         Transform::Table { version: MetaVersion::V1Beta1 }
     );
-    assert_eq!(accept("application/json;as=Table;v=v2;g=meta.k8s.io, application/json").unwrap().transform, Transform::None);
+    assert_eq!(
+        accept("application/json;as=Table;v=v2;g=meta.k8s.io, application/json").unwrap().transform,
+        Transform::None
+    );
     assert!(accept("application/json;as=Table").is_none());
     assert!(accept("application/json;as=Other;v=v1;g=meta.k8s.io").is_none());
 }
@@ -76,7 +79,8 @@ fn people_get_it_laid_out() {
 
 #[test]
 fn errors_are_not_transformed() {
-    let format = OutputFormat::for_error(&headers(header::ACCEPT, "application/yaml;as=Table;v=v1;g=meta.k8s.io"), None);
+    let format =
+        OutputFormat::for_error(&headers(header::ACCEPT, "application/yaml;as=Table;v=v1;g=meta.k8s.io"), None);
     assert_eq!((format.media, format.transform), (MediaType::Yaml, Transform::None));
     assert_eq!(OutputFormat::for_error(&headers(header::ACCEPT, "text/html"), None).media, MediaType::Json);
 }

@@ -105,16 +105,14 @@ impl Operation {
 }
 
 /// Applies operations in order, up to the first that fails. `copy` may add `copy_limit` bytes in all; zero is no limit.
-pub(super) fn apply(
-    document: &mut Document,
-    operations: Vec<Operation>,
-    copy_limit: usize,
-) -> Result<(), ApplyError> {
+pub(super) fn apply(document: &mut Document, operations: Vec<Operation>, copy_limit: usize) -> Result<(), ApplyError> {
     let mut patcher = Patcher { depth: document.depth(), document, copied: 0, copy_limit };
     for operation in operations {
         let Operation { kind, path, from, value } = operation;
         match kind.as_deref() {
-            Some("add") => patcher.add(&required(path, "add operation failed to decode path: missing value")?, value)?,
+            Some("add") => {
+                patcher.add(&required(path, "add operation failed to decode path: missing value")?, value)?
+            }
             Some("remove") => {
                 patcher.remove(&required(path, "remove operation failed to decode path: missing value")?)?;
             }
@@ -158,7 +156,8 @@ impl Patcher<'_> {
             ApplyError::Missing(format!("add operation does not apply: doc is missing path: \"{path}\": missing value"))
         })?;
         let deepest = levels(path) + value.depth();
-        add_to(container, key, value).map_err(|e| ApplyError::Index(format!("error in add for path: '{path}': {e}")))?;
+        add_to(container, key, value)
+            .map_err(|e| ApplyError::Index(format!("error in add for path: '{path}': {e}")))?;
         self.check_depth(deepest)
     }
 
@@ -209,12 +208,13 @@ impl Patcher<'_> {
     /// The operation `move`.
     fn shift(&mut self, from: &str, path: Option<String>) -> Result<(), ApplyError> {
         let (container, key) = find(self.document, from).ok_or_else(|| {
-            ApplyError::Missing(format!("move operation does not apply: doc is missing from path: {from}: missing value"))
+            ApplyError::Missing(format!(
+                "move operation does not apply: doc is missing from path: {from}: missing value"
+            ))
         })?;
         let value = remove_from(container, &key)
             .map_err(|e| ApplyError::Index(format!("error in move for path: '{key}': {e}")))?;
-        let path =
-            required(path, "move operation failed to decode path: operation missing path field: missing value")?;
+        let path = required(path, "move operation failed to decode path: operation missing path field: missing value")?;
         let deepest = levels(&path) + value.depth();
         let (container, key) = find(self.document, &path).ok_or_else(|| {
             ApplyError::Missing(format!(
@@ -228,7 +228,9 @@ impl Patcher<'_> {
 
     fn copy(&mut self, from: &str, path: Option<String>) -> Result<(), ApplyError> {
         let (container, key) = find(self.document, from).ok_or_else(|| {
-            ApplyError::Missing(format!("copy operation does not apply: doc is missing from path: {from}: missing value"))
+            ApplyError::Missing(format!(
+                "copy operation does not apply: doc is missing from path: {from}: missing value"
+            ))
         })?;
         let value = get(container, &key)
             .map_err(|e| ApplyError::Index(format!("error in copy for from: '{from}': {e}")))?
@@ -367,7 +369,8 @@ enum PositionError {
 
 /// An index below `length`; negative ones count from the end.
 fn position(key: &str, length: usize) -> Result<usize, PositionError> {
-    let invalid = || PositionError::NoNumber(format!("strconv.Atoi: parsing {}: invalid syntax", crate::quote::quote(key)));
+    let invalid =
+        || PositionError::NoNumber(format!("strconv.Atoi: parsing {}: invalid syntax", crate::quote::quote(key)));
     let index: i64 = key.parse().map_err(|_| invalid())?;
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let position = if index < 0 { index + length } else { index };

@@ -18,7 +18,7 @@ const BAD_DOCUMENT: &str = "Invalid JSON Document";
 ///
 /// # Errors
 /// When the patch is no object.
-pub(super) fn check_fields(patch: &Node, problems: &mut typed::Problems) -> Result<(), typed::Error> {
+pub(crate) fn check_fields(patch: &Node, problems: &mut typed::Problems) -> Result<(), typed::Error> {
     match patch.kind {
         NodeKind::Null => Ok(()),
         NodeKind::Object(_) => typed::decode::<Value>(patch, problems).map(drop),

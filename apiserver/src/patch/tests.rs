@@ -75,5 +75,5 @@ fn no_patch_makes_a_document_too_deep_to_walk() {
     let operations = json::Operation::list(codec::json::parse_untyped(patch.as_bytes()).unwrap()).unwrap();
     let mut document = document(r#"{"a":{}}"#).unwrap();
     let error = json::apply(&mut document, operations, 0).unwrap_err();
-    assert_eq!(error.to_string(), "the patched document is nested deeper than 500 levels");
+    assert_eq!(error.to_string(), "the patched document is nested deeper than 120 levels");
 }

@@ -11,7 +11,7 @@ use crate::{
         json::{Node, NodeKind},
         typed, yaml,
     },
-    meta::{GroupKind, GroupVersionKind, Object},
+    meta::{GroupKind, GroupVersion, GroupVersionKind, Object},
     negotiate::InputFormat,
     quote::quote,
 };
@@ -81,7 +81,9 @@ pub enum StoredError {
         message: String,
     },
     /// The bytes are of another kind, or of a version that this server does not know.
-    #[error("the stored object is a {found_kind} of {found_version}, which is no version of {kind} that this server knows")]
+    #[error(
+        "the stored object is a {found_kind} of {found_version}, which is no version of {kind} that this server knows"
+    )]
     Unknown {
         /// The kind that was expected.
         kind: &'static str,
@@ -114,7 +116,7 @@ impl<H: Object, S> KindBuilder<H, S> {
         if let Some(index) = self.versions.iter().position(|v| v.name() == V::VERSION) {
             return index;
         }
-        let api_version = format!("{}/{}", self.group, V::VERSION);
+        let api_version = api_version(&self.group, V::VERSION);
         self.versions.push(Box::new(Erased::<V> { api_version, version: PhantomData }));
         self.versions.len() - 1
     }
@@ -220,8 +222,8 @@ impl<H: Object> Kind<H> {
             Ok(decoded)
         } else {
             Err(DecodeError::OtherVersion {
-                found: format!("{}/{found}", self.group),
-                expected: format!("{}/{version}", self.group),
+                found: api_version(&self.group, found),
+                expected: api_version(&self.group, version),
             })
         }
     }
@@ -256,17 +258,16 @@ impl<H: Object> Kind<H> {
             kind: found_kind.clone(),
             version: found_version.rsplit('/').next().unwrap_or_default().to_owned(),
         };
-        let codec = self
-            .versions
-            .iter()
-            .find(|v| found_kind == self.name && v.api_version() == found_version)
-            .ok_or_else(|| {
-                unsuitable(format!(
-                    "no kind {} is registered for version {}",
-                    quote(&found_kind),
-                    quote(&found_version)
-                ))
-            })?;
+        let codec =
+            self.versions.iter().find(|v| found_kind == self.name && v.api_version() == found_version).ok_or_else(
+                || {
+                    unsuitable(format!(
+                        "no kind {} is registered for version {}",
+                        quote(&found_kind),
+                        quote(&found_version)
+                    ))
+                },
+            )?;
         let mut found = typed::Problems::new(repeats_count);
         let mut object = codec.decode(node, &mut found).map_err(|e| unsuitable(e.to_string()))?;
         object.metadata_mut().managed_fields = None;
@@ -301,19 +302,17 @@ impl<H: Object> Kind<H> {
                 ))),
             })
         };
-        let api_version = find("apiVersion").transpose()?.unwrap_or_default();
+        let given = find("apiVersion").transpose()?.unwrap_or_default();
         let kind = find("kind").transpose()?.unwrap_or_default();
-        if api_version.matches('/').count() > 1 {
-            return Err(format!("unexpected GroupVersion string: {api_version}"));
+        if given.matches('/').count() > 1 {
+            return Err(format!("unexpected GroupVersion string: {given}"));
         }
-        let api_version = match api_version {
-            "" | "/" => format!("{}/{version}", self.group),
-            given => match given.strip_suffix('/') {
-                Some(group) if group == self.group => format!("{group}/{version}"),
-                _ => given.to_owned(),
-            },
+        let found = match given.strip_suffix('/').unwrap_or(given) {
+            "" => api_version(&self.group, version),
+            group if given.ends_with('/') && group == self.group => api_version(group, version),
+            _ => given.to_owned(),
         };
-        Ok((if kind.is_empty() { self.name } else { kind }.to_owned(), api_version))
+        Ok((if kind.is_empty() { self.name } else { kind }.to_owned(), found))
     }
 
     /// Writes an object in this version, as compact JSON.
@@ -369,15 +368,10 @@ impl<H: Object> Kind<H> {
     pub fn decode_stored(&self, json: &[u8]) -> Result<H, StoredError> {
         let corrupt = |message: String| StoredError::Corrupt { kind: self.name, message };
         let found: TypeMeta = serde_json::from_slice(json).map_err(|e| corrupt(e.to_string()))?;
-        let codec = self
-            .versions
-            .iter()
-            .find(|v| found.kind == self.name && v.api_version() == found.api_version)
-            .ok_or(StoredError::Unknown {
-                kind: self.name,
-                found_kind: found.kind,
-                found_version: found.api_version,
-            })?;
+        let codec =
+            self.versions.iter().find(|v| found.kind == self.name && v.api_version() == found.api_version).ok_or(
+                StoredError::Unknown { kind: self.name, found_kind: found.kind, found_version: found.api_version },
+            )?;
         // What this server wrote has no nulls and no repetitions, and is read straight away.
         if let Ok(object) = codec.decode_trusted(json) {
             return Ok(object);
@@ -387,9 +381,8 @@ impl<H: Object> Kind<H> {
     }
 
     fn require(&self, version: &str) -> Result<&dyn ErasedVersion<H>, serde_json::Error> {
-        self.find(version).ok_or_else(|| {
-            serde::ser::Error::custom(format_args!("{} has no version {}", self.name, quote(version)))
-        })
+        self.find(version)
+            .ok_or_else(|| serde::ser::Error::custom(format_args!("{} has no version {}", self.name, quote(version))))
     }
 
     fn find(&self, version: &str) -> Option<&dyn ErasedVersion<H>> {
@@ -405,7 +398,11 @@ impl<H: Object> Kind<H> {
 impl<H: Object> std::fmt::Debug for Kind<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let versions: Vec<_> = self.versions().collect();
-        f.debug_struct("Kind").field("group", &self.group).field("name", &self.name).field("versions", &versions).finish()
+        f.debug_struct("Kind")
+            .field("group", &self.group)
+            .field("name", &self.name)
+            .field("versions", &versions)
+            .finish()
     }
 }
 
@@ -443,6 +440,11 @@ impl<H: Object, V: Version<H>> ErasedVersion<H> for Erased<V> {
     fn schema(&self, generator: &mut SchemaGenerator) -> Schema {
         V::json_schema(generator)
     }
+}
+
+/// Group and version, as `apiVersion` has them.
+fn api_version(group: &str, version: &str) -> String {
+    GroupVersion { group: group.to_owned(), version: version.to_owned() }.to_string()
 }
 
 /// The beginning of a body, as error messages show it (k8s.io/apiserver `pkg/endpoints/handlers/rest.go`, `summarizeData`).

@@ -141,7 +141,9 @@ pub(super) fn unescape(text: &str) -> Result<String, SelectorError> {
         match c {
             '\\' => match chars.next() {
                 Some(c @ ('\\' | ',' | '=')) => out.push(c),
-                Some(c) => return Err(SelectorError(format!("invalid field selector: invalid escape sequence: \\{c}"))),
+                Some(c) => {
+                    return Err(SelectorError(format!("invalid field selector: invalid escape sequence: \\{c}")));
+                }
                 None => return Err(SelectorError("invalid field selector: invalid escape sequence: \\".to_owned())),
             },
             ',' | '=' => {

@@ -109,12 +109,7 @@ impl fmt::Display for LabelSelector {
 // === impl LabelRequirement ===
 
 impl LabelRequirement {
-    fn new(
-        key: &str,
-        operator: Operator,
-        values: Vec<String>,
-        shown: Option<Value>,
-    ) -> Result<Self, SelectorError> {
+    fn new(key: &str, operator: Operator, values: Vec<String>, shown: Option<Value>) -> Result<Self, SelectorError> {
         let mut errors = ErrorList::new();
         let path = Path::new("values");
         if let Some(error) = key_error(key, &Path::new("key")) {
@@ -123,7 +118,11 @@ impl LabelRequirement {
         let shown = shown.unwrap_or_else(|| Value::from(values.clone()));
         match operator {
             Operator::In | Operator::NotIn if values.is_empty() => {
-                errors.push(FieldError::invalid(&path, shown, "for 'in', 'notin' operators, values set can't be empty"));
+                errors.push(FieldError::invalid(
+                    &path,
+                    shown,
+                    "for 'in', 'notin' operators, values set can't be empty",
+                ));
             }
             Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
                 let rule = "values set must be empty for exists and does not exist";
@@ -310,9 +309,8 @@ impl<'t> Parser<'t> {
             match self.look(true) {
                 (Token::Identifier | Token::Not, _) => {
                     let requirement = self.requirement();
-                    requirements.push(
-                        requirement.map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?,
-                    );
+                    requirements
+                        .push(requirement.map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?);
                     match self.take(true) {
                         (Token::End, _) => return Ok(requirements),
                         (Token::Comma, _) => {

@@ -75,11 +75,9 @@ pub fn object_meta_update(new: &ObjectMeta, old: &ObjectMeta) -> ErrorList {
     if generation < old.generation.unwrap_or_default() {
         errors.push(FieldError::invalid(&at.child("generation"), generation, "must not be decremented"));
     }
-    for (field, new, old) in [
-        ("name", &new.name, &old.name),
-        ("namespace", &new.namespace, &old.namespace),
-        ("uid", &new.uid, &old.uid),
-    ] {
+    for (field, new, old) in
+        [("name", &new.name, &old.name), ("namespace", &new.namespace, &old.namespace), ("uid", &new.uid, &old.uid)]
+    {
         if text(new) != text(old) {
             errors.push(FieldError::invalid(&at.child(field), text(new), IMMUTABLE));
         }

@@ -4,7 +4,8 @@
 const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const QUALIFIED_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
-const QUALIFIED_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+const QUALIFIED_RULE: &str =
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
 /// A DNS subdomain (RFC 1123): what objects are called unless their resource says otherwise.
 pub fn dns_subdomain(value: &str) -> Vec<String> {
@@ -160,7 +161,9 @@ fn format_rule(rule: &str, format: &str, examples: &[&str]) -> String {
 
 fn is_label(value: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    value.chars().all(|c| alphanumeric(c) || c == '-') && value.starts_with(alphanumeric) && value.ends_with(alphanumeric)
+    value.chars().all(|c| alphanumeric(c) || c == '-')
+        && value.starts_with(alphanumeric)
+        && value.ends_with(alphanumeric)
 }
 
 fn is_subdomain(value: &str) -> bool {

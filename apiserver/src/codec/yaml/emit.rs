@@ -111,7 +111,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::from_json;
-    use crate::codec::yaml::parse;
+    use crate::codec::{typed, yaml::parse};
 
     #[test]
     fn writes_what_it_reads() {
@@ -122,7 +122,7 @@ mod tests {
             "yes": 1, "a: b": 2, "": 3,
         });
         let yaml = from_json(&serde_json::to_vec(&value).unwrap()).unwrap();
-        let back: Value = parse(&yaml).unwrap().node.into_value().unwrap();
+        let back: Value = typed::decode(&parse(&yaml).unwrap().node, &mut typed::Problems::new(true)).unwrap();
         assert_eq!(back, value, "{}", String::from_utf8_lossy(&yaml));
     }
 
