@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use apiserver::{
-    meta::{Object as _, Time},
+    meta::Time,
     registry::{Informer, Part, Store, Write, store::Preconditions},
     request::RequestContext,
     status::Reason,
@@ -135,7 +135,6 @@ pub(crate) fn apply(pizza: &mut Pizza, cost_of: impl Fn(&str) -> Option<f64>) {
         }
     };
     pizza.status.cost = cost;
-    let generation = pizza.metadata().generation;
     let conditions = &mut pizza.status.conditions;
     match conditions.iter_mut().find(|c| c.type_ == PRICED) {
         Some(condition) => {
@@ -145,7 +144,6 @@ pub(crate) fn apply(pizza: &mut Pizza, cost_of: impl Fn(&str) -> Option<f64>) {
             }
             reason.clone_into(&mut condition.reason);
             condition.message = message;
-            condition.observed_generation = generation;
         }
         None => conditions.push(Condition {
             type_: PRICED.to_owned(),
@@ -153,7 +151,8 @@ pub(crate) fn apply(pizza: &mut Pizza, cost_of: impl Fn(&str) -> Option<f64>) {
             reason: reason.to_owned(),
             message,
             last_transition_time: now(),
-            observed_generation: generation,
+            // A price is written with what it is the price of: there is no other generation it could be of.
+            observed_generation: None,
         }),
     }
 }
