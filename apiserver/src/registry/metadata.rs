@@ -96,6 +96,27 @@ pub(super) fn deduplicate_owner_references(meta: &mut ObjectMeta, stage: Stage) 
     ))
 }
 
+/// Leaves out what says nothing, as Go's encoder does: empty texts, lists and maps, and a generation of zero.
+pub(super) fn tidy(meta: &mut ObjectMeta) {
+    for text in [
+        &mut meta.name,
+        &mut meta.namespace,
+        &mut meta.generate_name,
+        &mut meta.uid,
+        &mut meta.resource_version,
+        &mut meta.self_link,
+    ] {
+        text.take_if(|text| text.is_empty());
+    }
+    for map in [&mut meta.labels, &mut meta.annotations] {
+        map.take_if(|map| map.is_empty());
+    }
+    meta.finalizers.take_if(|list| list.is_empty());
+    meta.owner_references.take_if(|list| list.is_empty());
+    meta.managed_fields.take_if(|list| list.is_empty());
+    meta.generation.take_if(|generation| *generation == 0);
+}
+
 /// Before an update: what a client cannot change stays as it is.
 pub(super) fn carry_over(meta: &mut ObjectMeta, old: &ObjectMeta) {
     if meta.uid.as_deref().unwrap_or_default().is_empty() {

@@ -242,6 +242,7 @@ async fn tables_and_metadata_can_be_watched() {
     let mut watch = api.watch_with(&watch_list(), &table).await;
     let bookmark = [watch.next().await, watch.next().await, watch.next().await][2].clone().unwrap();
     assert_eq!((&bookmark["type"], &bookmark["object"]["kind"]), (&json!("BOOKMARK"), &json!("Table")));
+    assert_eq!(bookmark["object"]["rows"][0]["cells"], json!(["", null]));
     let meta = &bookmark["object"]["rows"][0]["object"]["metadata"];
     assert_eq!(meta["annotations"]["k8s.io/initial-events-end"], "true");
 

@@ -2,6 +2,7 @@
 //! (k8s.io/apiserver `pkg/endpoints/handlers/response.go`).
 
 use http::StatusCode;
+use serde_json::Value;
 
 use super::{Reply, Request, ResourceHandler};
 use crate::{
@@ -27,6 +28,8 @@ pub(super) struct Encoder<S: Strategy> {
     transform: Transform,
     include: IncludeObject,
     columns: Option<Vec<Column>>,
+    /// How many columns a table has.
+    width: usize,
 }
 
 // === impl ResourceHandler ===
@@ -64,7 +67,8 @@ impl<S: Strategy> Encoder<S> {
             _ => (None, IncludeObject::default()),
         };
         let version = request.context.info.version.clone();
-        Ok(Self { store: handler.store.clone(), version, transform, include, columns })
+        let width = columns.as_ref().map_or(0, Vec::len);
+        Ok(Self { store: handler.store.clone(), version, transform, include, columns, width })
     }
 
     /// One object, as compact JSON.
@@ -99,15 +103,6 @@ impl<S: Strategy> Encoder<S> {
             Transform::PartialObjectMetadataList { .. } => self.plain(object),
             _ => self.object(object),
         }
-    }
-
-    /// An object of the kind that has nothing but metadata, as compact JSON.
-    pub(super) fn bare(&self, meta: &ObjectMeta) -> Vec<u8> {
-        let kind = self.store.kind();
-        let mut json = codec::head(kind.name(), &kind.in_version(&self.version).api_version());
-        codec::push_field(&mut json, "metadata", meta);
-        json.push(b'}');
-        json
     }
 
     /// A list, as compact JSON.
@@ -154,14 +149,25 @@ impl<S: Strategy> Encoder<S> {
         self.columns = None;
     }
 
-    /// The form in which objects are written.
-    pub(super) fn transform(&self) -> Transform {
-        self.transform
-    }
-
-    /// The headings of tables, as long as they are sent.
-    pub(super) fn columns(&self) -> Option<&[Column]> {
-        self.columns.as_deref()
+    /// An object that has nothing but metadata, as bookmarks are, as compact JSON.
+    pub(super) fn bare(&self, meta: &ObjectMeta) -> Vec<u8> {
+        match self.transform {
+            Transform::PartialObjectMetadata { version } => partial::object(version, meta),
+            Transform::Table { version } => {
+                let list = ListMeta { resource_version: meta.resource_version.clone(), ..ListMeta::default() };
+                let mut table = TableWriter::new(version, &list, self.columns.as_deref());
+                let cells: Vec<_> = (0..self.width).map(|i| if i == 0 { "".into() } else { Value::Null }).collect();
+                table.row(&cells, RowObject::Metadata(meta));
+                table.finish()
+            }
+            Transform::None | Transform::PartialObjectMetadataList { .. } => {
+                let kind = self.store.kind();
+                let mut json = codec::head(kind.name(), &kind.in_version(&self.version).api_version());
+                codec::push_field(&mut json, "metadata", meta);
+                json.push(b'}');
+                json
+            }
+        }
     }
 
     fn plain(&self, object: &S::Object) -> Result<Vec<u8>, Status> {

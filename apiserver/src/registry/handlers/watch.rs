@@ -21,15 +21,13 @@ use super::{Reply, Request, ResourceHandler, encode::Encoder, list::list_options
 use crate::{
     codec,
     endpoint::{BoxError, response},
-    meta::{ListMeta, ObjectMeta},
-    negotiate::{OutputFormat, Transform},
-    partial,
+    meta::ObjectMeta,
+    negotiate::OutputFormat,
     registry::{
         store::{Events, WatchEvent},
         strategy::Strategy,
     },
     storage::Revision,
-    table::{RowObject, TableWriter},
 };
 
 /// Events that are there already are sent together, up to this many bytes: many small frames are dear to HTTP/2 clients.
@@ -112,16 +110,7 @@ impl<S: Strategy> Lines<S> {
             annotations: initial_events_end.then_some(annotations),
             ..ObjectMeta::default()
         };
-        match self.encoder.transform() {
-            Transform::PartialObjectMetadata { version } => partial::object(version, &meta),
-            Transform::Table { version } => {
-                let list = ListMeta { resource_version: meta.resource_version.clone(), ..ListMeta::default() };
-                let mut table = TableWriter::new(version, &list, self.encoder.columns());
-                table.row(&[], RowObject::Metadata(&meta));
-                table.finish()
-            }
-            Transform::None | Transform::PartialObjectMetadataList { .. } => self.encoder.bare(&meta),
-        }
+        self.encoder.bare(&meta)
     }
 }
 

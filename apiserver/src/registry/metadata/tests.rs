@@ -103,3 +103,17 @@ fn what_clients_cannot_change_is_carried_over() {
     carry_over(&mut new, &old);
     assert_eq!(new.uid.as_deref(), Some("other"), "validation refuses it, not the carrying over");
 }
+
+#[test]
+fn what_says_nothing_is_left_out() {
+    let mut meta = ObjectMeta {
+        name: Some(String::new()),
+        labels: Some(std::collections::BTreeMap::new()),
+        finalizers: Some(Vec::new()),
+        owner_references: Some(Vec::new()),
+        generation: Some(0),
+        ..ObjectMeta::default()
+    };
+    tidy(&mut meta);
+    assert_eq!(meta, ObjectMeta::default());
+}

@@ -27,10 +27,10 @@ impl<S: Strategy> Store<S> {
     pub async fn create(&self, write: &Write<'_>, mut object: S::Object) -> Result<S::Object, Status> {
         metadata::wipe_system_fields(object.metadata_mut());
         metadata::ensure_namespace(self.namespace_of(write), object.metadata_mut())?;
-        self.deduplicate_owners(write, &mut object, Stage::Request);
+        self.put_in_order(write, &mut object, Stage::Request);
         let name = name_of(object.metadata()).to_owned();
         self.admit(write, admission::Operation::Create, &name, &mut object, None).await?;
-        self.deduplicate_owners(write, &mut object, Stage::Admitted);
+        self.put_in_order(write, &mut object, Stage::Admitted);
 
         let base = object.metadata().generate_name.clone().filter(|base| !base.is_empty());
         let Some(base) = base.filter(|_| name_of(object.metadata()).is_empty()) else {
@@ -119,7 +119,9 @@ impl<S: Strategy> Store<S> {
         validation::object_meta(object.metadata(), self.inner.scope == Scope::Namespaced)
     }
 
-    pub(super) fn deduplicate_owners(&self, write: &Write<'_>, object: &mut S::Object, stage: Stage) {
+    /// Brings owner references and empty fields in order.
+    pub(super) fn put_in_order(&self, write: &Write<'_>, object: &mut S::Object, stage: Stage) {
+        metadata::tidy(object.metadata_mut());
         if let Some(warning) = metadata::deduplicate_owner_references(object.metadata_mut(), stage) {
             write.context.warnings.add(warning);
         }

@@ -93,7 +93,7 @@ impl<S: Strategy> Store<S> {
             let mut object = change(current.as_ref().map(|c| &c.object))?;
             let operation = if current.is_some() { admission::Operation::Update } else { admission::Operation::Create };
             self.admit(write, operation, name, &mut object, current.as_ref().map(|c| &c.object)).await?;
-            self.deduplicate_owners(write, &mut object, Stage::Admitted);
+            self.put_in_order(write, &mut object, Stage::Admitted);
 
             let attempt = match current {
                 Some(current) => self.replace(write, &key, name, object, current).await?,
