@@ -217,9 +217,14 @@ impl Proxy {
     }
 }
 
-/// Runs etcd-proxy to its end.
+/// Runs etcd-proxy to its end, which must come soon.
 pub(crate) fn etcd_proxy<S: AsRef<OsStr>>(args: &[S]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_etcd-proxy")).args(args).stdin(Stdio::null()).output().unwrap()
+    let mut command = Command::new("timeout");
+    command.arg(SOON.as_secs().to_string()).arg(env!("CARGO_BIN_EXE_etcd-proxy")).args(args);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    // What timeout(1) exits with when it had to end the program.
+    assert_ne!(output.status.code(), Some(124), "still running: {output:?}");
+    output
 }
 
 /// Runs etcdctl.

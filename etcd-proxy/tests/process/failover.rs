@@ -55,6 +55,10 @@ async fn a_lost_upstream_is_unavailable_at_once_cheap_to_wait_for_and_found_agai
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(answers > 20, "{answers}");
+    let metrics = crate::http::get(&format!("{}/metrics", proxy.metrics)).await.unwrap().body;
+    let failed = metrics.lines().find(|line| line.contains("upstream_dials") && line.contains("failed")).unwrap();
+    let failed: u32 = failed.rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(failed < 15, "{failed} attempts to connect for {answers} refusals");
     let used = proxy.program.cpu() - before;
     assert!(used < Duration::from_millis(600), "{used:?} of processor time for {answers} refusals");
     let (before, start) = (proxy.program.cpu(), Instant::now());
@@ -85,7 +89,7 @@ async fn it_comes_up_before_its_upstream() {
 async fn a_refused_connection_fails_over_unseen() {
     let etcd = Etcd::start().await;
     let endpoints = format!("{},{}", free_address(), etcd.url);
-    let proxy = Proxy::spawn("/a/", &endpoints, &[]);
+    let proxy = Proxy::spawn("/a/", &endpoints, &["--upstream-connections=1"]);
     proxy.ready().await;
     let mut kv = KvClient::new(proxy.channel());
     for _ in 0..20 {
@@ -97,7 +101,7 @@ async fn a_refused_connection_fails_over_unseen() {
 async fn a_lost_endpoint_is_replaced_by_another() {
     let etcd = Etcd::start().await;
     let (first, second) = (Forwarder::start(&etcd.url).await, Forwarder::start(&etcd.url).await);
-    let proxy = Proxy::spawn("/a/", &format!("{},{}", first.address, second.address), &[]);
+    let proxy = Proxy::spawn("/a/", &format!("{},{}", first.address, second.address), &["--upstream-connections=1"]);
     proxy.ready().await;
     let mut kv = KvClient::new(proxy.channel());
     kv.put(put("k")).await.unwrap();
