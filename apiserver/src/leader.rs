@@ -177,19 +177,17 @@ impl Candidate {
                 }
             };
             let outcome = tokio::select! {
-                () = work.as_mut() => None,
-                () = leading.cancelled() => None,
-                outcome = tokio::time::timeout_at(deadline, renewal) => Some(outcome),
+                () = work.as_mut() => return self.release().await,
+                () = leading.cancelled() => break,
+                outcome = tokio::time::timeout_at(deadline, renewal) => outcome,
             };
             match outcome {
-                // The work or the server ended during the renewal.
-                None => break,
-                Some(Ok(Some(started))) => renewed = started,
-                Some(Ok(None)) => {
+                Ok(Some(started)) => renewed = started,
+                Ok(None) => {
                     tracing::warn!(key = self.election.key, "another candidate has taken the lead");
                     break;
                 }
-                Some(Err(_)) => {
+                Err(_) => {
                     tracing::error!(key = self.election.key, "the lead could not be renewed in time");
                     break;
                 }

@@ -133,3 +133,21 @@ fn subject(certificate: &CertificateDer<'_>) -> Result<Subject, AuthenticationEr
     }
     Ok(subject)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls_pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    #[test]
+    fn subjects_are_read_as_go_reads_them() {
+        let pem = include_bytes!("certificate/testdata/several-names.pem");
+        let subject = subject(&CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+        assert_eq!(subject.common_name, "jane", "the last one counts");
+        assert_eq!(
+            (subject.organizations, subject.uid),
+            (vec!["dev".to_owned(), "ops".to_owned()], "uid-7".to_owned())
+        );
+    }
+}

@@ -188,6 +188,3 @@ fn controlled_size(attributes: &AuthorizationAttributes<'_>) -> usize {
         + info.label_selector.len()
         + verb.len()
 }
-
-#[cfg(test)]
-mod tests;

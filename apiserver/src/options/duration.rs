@@ -66,11 +66,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
         };
         let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
         total = whole.checked_mul(nanoseconds).and_then(|n| total.checked_add(n)).ok_or_else(invalid)?;
-        let mut scale = nanoseconds;
-        for digit in fraction.chars().filter_map(|c| c.to_digit(10)) {
-            scale /= 10;
-            total += u128::from(digit) * scale;
-        }
+        total += parts_of(fraction, nanoseconds);
         rest = next;
     }
     // Go's durations are 64 bits of nanoseconds.
@@ -79,6 +75,21 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
         return Err(DurationError::Negative(text.to_owned()));
     }
     Ok(Duration::from_nanos(total.unsigned_abs()))
+}
+
+/// The fraction of a unit, in floating point as Go computes it.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn parts_of(fraction: &str, unit: u128) -> u128 {
+    let (mut value, mut scale) = (0u64, 1.0f64);
+    for digit in fraction.bytes().map(|b| u64::from(b.saturating_sub(b'0'))) {
+        // Further digits make no difference once there is no room for them.
+        let Some(next) = value.checked_mul(10).and_then(|v| v.checked_add(digit)).filter(|v| *v <= 1 << 63) else {
+            break;
+        };
+        value = next;
+        scale *= 10.0;
+    }
+    (value as f64 * (unit as f64 / scale)) as u128
 }
 
 fn digits(text: &str) -> (&str, &str) {
@@ -101,7 +112,7 @@ mod tests {
             ("5.s", 5_000_000_000),
             ("1h2m3s4ms5us6ns", 3_723_004_005_006),
             ("52763797000ns", 52_763_797_000),
-            ("0.3333333333333333333h", 1_199_999_999_999),
+            ("0.3333333333333333333h", 1_200_000_000_000),
             ("-0s", 0),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_nanos(nanoseconds)), "{text}");

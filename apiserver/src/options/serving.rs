@@ -80,7 +80,10 @@ impl SecureServingOptions {
     }
 
     /// Binds the port and reads the certificates.
-    pub(super) async fn serving(&self, trust: Arc<Trust>) -> Result<Serving, OptionsError> {
+    ///
+    /// # Errors
+    /// When the port is taken, or a certificate unusable.
+    pub async fn serving(&self, trust: Arc<Trust>) -> Result<Serving, OptionsError> {
         let files = match (&self.tls_cert_file, &self.tls_private_key_file) {
             (Some(certificate), Some(key)) => KeyPairFiles { certificate: certificate.clone(), key: key.clone() },
             _ => self.generated_files()?,

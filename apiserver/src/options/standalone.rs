@@ -114,7 +114,7 @@ fn write_pair(kubeconfig: &Path, pair: &PemPair) -> Result<KeyPairFiles, Options
 }
 
 fn write_kubeconfig(path: &Path, address: SocketAddr, ca: &EphemeralCa) -> Result<(), OptionsError> {
-    let client = ca.client(USER, &[SYSTEM_MASTERS])?;
+    let client = ca.client(USER, SYSTEM_MASTERS)?;
     let data = |pem: &str| BASE64_STANDARD.encode(pem);
     let kubeconfig = json!({
         "apiVersion": "v1",

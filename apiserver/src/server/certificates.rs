@@ -133,7 +133,7 @@ impl EphemeralCa {
     /// # Errors
     /// When there is no randomness.
     pub fn new(common_name: &str) -> Result<Self, CertificateError> {
-        let mut parameters = parameters(common_name, &[]);
+        let mut parameters = parameters(common_name, None);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         parameters.key_usages =
             vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::KeyCertSign];
@@ -152,7 +152,7 @@ impl EphemeralCa {
     /// # Errors
     /// When a name is no ASCII.
     pub fn serving(&self, names: &[String], ips: &[IpAddr]) -> Result<PemPair, CertificateError> {
-        let mut parameters = parameters(names.first().map_or("localhost", String::as_str), &[]);
+        let mut parameters = parameters(names.first().map_or("localhost", String::as_str), None);
         for name in names {
             parameters.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
         }
@@ -161,12 +161,12 @@ impl EphemeralCa {
         self.sign(&mut parameters)
     }
 
-    /// A client certificate for a user of these groups.
+    /// A client certificate for a user of this group.
     ///
     /// # Errors
     /// When there is no randomness.
-    pub fn client(&self, user: &str, groups: &[&str]) -> Result<PemPair, CertificateError> {
-        let mut parameters = parameters(user, groups);
+    pub fn client(&self, user: &str, group: &str) -> Result<PemPair, CertificateError> {
+        let mut parameters = parameters(user, Some(group));
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(&mut parameters)
     }
@@ -179,12 +179,12 @@ impl EphemeralCa {
     }
 }
 
-fn parameters(common_name: &str, organizations: &[&str]) -> CertificateParams {
+fn parameters(common_name: &str, organization: Option<&str>) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);
-    for organization in organizations {
-        name.push(DnType::OrganizationName, *organization);
+    if let Some(organization) = organization {
+        name.push(DnType::OrganizationName, organization);
     }
     parameters.distinguished_name = name;
     // One hour early, for clocks that are behind.

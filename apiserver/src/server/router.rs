@@ -240,6 +240,3 @@ impl Default for Interned {
         Self(Arc::from(""))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,1 +1,7 @@
+//! Real TLS connections to a real server with an echoing resource.
 
+mod identity;
+mod lifecycle;
+mod limits;
+mod paths;
+mod support;

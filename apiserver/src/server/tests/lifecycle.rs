@@ -1,0 +1,125 @@
+//! Starting and stopping in order.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use http::StatusCode;
+use tokio::sync::oneshot;
+
+use super::support::*;
+use crate::server::{Check, chain::Manners};
+
+const ECHO: &str = "/apis/example.test/v1/namespaces/default/echoes/x";
+const WAITING: &str = "/apis/example.test/v1/namespaces/default/echoes/wait";
+
+#[tokio::test]
+async fn health_waits_for_the_hooks() {
+    let (release, released) = oneshot::channel::<()>();
+    let server = Running::start_with(
+        Arc::new(AllowAll),
+        None,
+        |config| config,
+        |server| {
+            server.add_post_start_hook("slow", |_| async { released.await.map_err(Into::into) });
+            server.add_readiness_check(Check::new("informer-sync", || async { Ok(()) }));
+        },
+    )
+    .await;
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.code, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(answer.body.contains("[-]poststarthook/slow failed: reason withheld\n"), "{}", answer.body);
+        assert_eq!(server.get(&format!("{path}?exclude=poststarthook/slow")).await.body, "ok");
+    }
+    assert_eq!(server.get(ECHO).await.code, StatusCode::OK, "requests are served all the same");
+    release.send(()).unwrap();
+    eventually("health", async || server.get("/healthz").await.code == StatusCode::OK).await;
+    assert_eq!(
+        server.get("/readyz?verbose").await.body,
+        "[+]ping ok\n[+]log ok\n[+]poststarthook/slow ok\n[+]informer-sync ok\n[+]shutdown ok\nreadyz check passed\n"
+    );
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failing_hook_ends_the_server() {
+    let server = Running::start_with(
+        Arc::new(AllowAll),
+        None,
+        |config| config,
+        |server| server.add_post_start_hook("broken", |_| async { Err("no luck".into()) }),
+    )
+    .await;
+    let error = server.ended().await.unwrap_err().to_string();
+    assert!(error.contains("\"broken\"") && error.contains("no luck"), "{error}");
+}
+
+#[tokio::test]
+async fn the_end_comes_in_order() {
+    let (order, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let server = Running::start_with(
+        Arc::new(AllowAll),
+        None,
+        |config| config.shutdown_delay(Duration::from_millis(1500)),
+        move |server| {
+            server.add_pre_shutdown_hook("tell", move |context| async move {
+                let version: serde_json::Value =
+                    context.loopback.request(http::Request::get("/version").body(Vec::new())?).await?;
+                order.send(version["gitVersion"].clone()).map_err(Into::into)
+            });
+        },
+    )
+    .await;
+    let mut waiting = server.http1(None).await;
+    let in_flight = tokio::spawn(async move { waiting.get(WAITING, &[]).await });
+    let mut watching = server.http1(None).await;
+    let watch = tokio::spawn(async move { watching.get("/apis/example.test/v1/echoes?watch=1", &[]).await });
+    eventually("the requests", async || server.echo.started.load(Ordering::SeqCst) == 2).await;
+
+    server.stop.cancel();
+    eventually("unreadiness", async || server.get("/readyz").await.body.contains("[-]shutdown failed")).await;
+    // Load balancers have not noticed yet: everything else is as before, new connections included.
+    assert_eq!(server.get("/livez").await.code, StatusCode::OK);
+    assert_eq!(server.get(ECHO).await.code, StatusCode::OK);
+    assert_eq!(told.recv().await.unwrap(), "v1.2.3");
+    assert!(!watch.is_finished());
+
+    assert_eq!(watch.await.unwrap().code, StatusCode::OK, "watches end by themselves");
+    eventually("a closed port", async || tokio::net::TcpStream::connect(server.address).await.is_err()).await;
+    assert!(!in_flight.is_finished());
+    server.echo.release.notify_one();
+    assert_eq!(in_flight.await.unwrap().code, StatusCode::OK, "what was begun is answered");
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn late_requests_can_be_told_to_try_elsewhere() {
+    let manners = Manners { send_retry_after: true, ..Manners::default() };
+    let server = Running::start_with(Arc::new(AllowAll), None, |c| c.manners(manners), |_| {}).await;
+    let mut waiting = server.http1(None).await;
+    let in_flight = tokio::spawn(async move { waiting.get(WAITING, &[]).await });
+    eventually("the request", async || server.echo.started.load(Ordering::SeqCst) == 1).await;
+    server.stop.cancel();
+    eventually("refusals", async || server.get(ECHO).await.code == StatusCode::TOO_MANY_REQUESTS).await;
+    let answer = server.get(ECHO).await;
+    assert_eq!(
+        (&answer.headers["retry-after"], &answer.headers["connection"]),
+        (&"5".parse().unwrap(), &"close".parse().unwrap())
+    );
+    server.echo.release.notify_one();
+    assert_eq!(in_flight.await.unwrap().code, StatusCode::OK);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_does_not_hold_the_server() {
+    let manners = Manners { request_timeout: Duration::from_millis(300), ..Manners::default() };
+    let server = Running::start_with(Arc::new(AllowAll), None, |c| c.manners(manners), |_| {}).await;
+    let mut waiting = server.http1(None).await;
+    let in_flight = tokio::spawn(async move { waiting.get(WAITING, &[]).await });
+    eventually("the request", async || server.echo.started.load(Ordering::SeqCst) == 1).await;
+    server.stop().await.unwrap();
+    assert_eq!(in_flight.await.unwrap().code, StatusCode::GATEWAY_TIMEOUT);
+}
