@@ -6,12 +6,12 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::{Value, json};
 
 use super::{
-    super::{OpenApiError, schema, version_definitions},
+    super::{Info, OpenApiError, operations, schema, v3, version_definitions},
     object,
     types::{GROUP, gadgets, resource},
     values,
 };
-use crate::{discovery::ServedVersion, meta::Scope};
+use crate::{discovery::ServedVersion, endpoint::Verb, meta::Scope};
 
 const ROOT: &str = "/apis/gadgets.example.com/v1beta1";
 
@@ -70,6 +70,27 @@ fn only_served_patches_are_told() {
         assert!(!text.contains("application/strategic") && !text.contains("apply-patch+"), "{text}");
         assert!(!text.contains("kubernetes.protobuf"));
     }
+}
+
+/// kubectl looks in the operation, not at the path.
+#[test]
+fn each_patch_has_its_own_parameters() {
+    let mut gadgets = gadgets();
+    for gadget in &mut gadgets {
+        gadget.subresources.iter_mut().for_each(|s| s.verbs = vec![Verb::Patch]);
+    }
+    let version = ServedVersion { name: "v1beta1", resources: vec![&gadgets[0]] };
+    let paths = operations::version(GROUP, &version, &|_| true);
+    let info = Info { title: String::new(), version: String::new() };
+    let document = v3::document(&info, &paths, &BTreeMap::new(), None);
+    let mut patches = 0;
+    for (path, item) in object(&document, "/paths") {
+        let Some(patch) = item.get("patch") else { continue };
+        let parameters = patch["parameters"].as_array().unwrap();
+        assert!(parameters.iter().any(|p| p["name"] == "fieldValidation"), "{path}");
+        patches += 1;
+    }
+    assert_eq!(patches, 3);
 }
 
 #[test]
