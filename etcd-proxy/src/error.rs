@@ -18,6 +18,10 @@ pub enum EtcdError {
     TooManyOps,
     /// A sort order or target that does not exist.
     InvalidSortOption,
+    /// RangeStream with another order than that of the keys.
+    StreamSortOrder,
+    /// RangeStream with bounds for revisions.
+    StreamRevisionFilters,
     /// A revision below the last compaction.
     Compacted,
     /// A revision that is not there yet.
@@ -73,6 +77,7 @@ impl EtcdError {
             | Self::TooManyOps
             | Self::InvalidSortOption
             | Self::RequestTooLarge => Code::InvalidArgument,
+            Self::StreamSortOrder | Self::StreamRevisionFilters => Code::Unimplemented,
             Self::Compacted | Self::FutureRevision => Code::OutOfRange,
             Self::AuthNotEnabled | Self::UserNotFound | Self::RoleNotFound => Code::FailedPrecondition,
             Self::Stopped => Code::Unavailable,
@@ -88,6 +93,8 @@ impl EtcdError {
             Self::LeaseProvided => "etcdserver: lease is provided",
             Self::TooManyOps => "etcdserver: too many operations in txn request",
             Self::InvalidSortOption => "etcdserver: invalid sort option",
+            Self::StreamSortOrder => "RangeStream does not support custom sort orders",
+            Self::StreamRevisionFilters => "RangeStream does not support revision filters",
             Self::Compacted => "etcdserver: mvcc: required revision has been compacted",
             Self::FutureRevision => "etcdserver: mvcc: required revision is a future revision",
             Self::RequestTooLarge => "etcdserver: request is too large",

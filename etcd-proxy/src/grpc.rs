@@ -8,6 +8,6 @@ mod headers;
 mod unary;
 
 pub use self::{
-    headers::{UpstreamHeaders, check_response, status_of, trailers},
+    headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
     unary::{UnaryBody, call, read_message},
 };

@@ -24,8 +24,15 @@ use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
 use tonic::{Status, body::Body};
 use tower::Service;
 
-use self::methods::{Method, Methods};
-use crate::{grpc, tenant::Tenant, unknown::SchemaError};
+use self::methods::{Action, Method, Methods};
+use crate::{
+    grpc::{
+        self, Deadline, UpstreamHeaders,
+        framing::{Encoding, Frames},
+    },
+    tenant::Tenant,
+    unknown::SchemaError,
+};
 
 /// The gRPC service of one tenant. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -43,6 +50,17 @@ pub fn router(tenant: Tenant) -> Result<Router, SchemaError> {
     Ok(Router { tenant, methods })
 }
 
+/// A call as it came from the client.
+struct ClientCall {
+    /// The method's path, the same upstream.
+    path: &'static str,
+    headers: UpstreamHeaders,
+    deadline: Deadline,
+    /// What cuts the body into messages.
+    frames: Frames,
+    body: Body,
+}
+
 // === impl Router ===
 
 impl Router {
@@ -56,8 +74,8 @@ impl Router {
             return self.methods.unknown(request.uri().path()).into_http();
         };
         let mut call = method.metrics.start();
-        let answer = match check_encoding(&request) {
-            Ok(()) => self.dispatch(method, request, call).await,
+        let answer = match encoding(&request) {
+            Ok(encoding) => self.dispatch(method, request, encoding, call).await,
             Err(status) => {
                 call.end(status.code());
                 Err(status)
@@ -71,16 +89,23 @@ impl Router {
         &self,
         method: &Method,
         request: Request<Body>,
+        encoding: Encoding,
         call: crate::metrics::Call,
     ) -> Result<Response<Body>, Status> {
-        use methods::Action;
         let (parts, body) = request.into_parts();
-        let headers = grpc::UpstreamHeaders::from_client(&parts.headers);
+        let client = ClientCall {
+            path: method.path,
+            headers: UpstreamHeaders::from_client(&parts.headers),
+            deadline: Deadline::from_client(&parts.headers),
+            frames: Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding),
+            body,
+        };
         match &method.action {
-            Action::Stream(kind) => stream::serve(&self.tenant, kind, method.path, headers, body, call).await,
+            Action::Stream(kind) => stream::serve(&self.tenant, kind, client, call).await,
             Action::Unary(kind) => {
                 let mut call = call;
-                let answer = unary::serve(&self.tenant, kind, method.path, headers, body).await;
+                let deadline = client.deadline;
+                let answer = deadline.limit(unary::serve(&self.tenant, kind, client)).await;
                 call.end(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
                 answer.map(|frame| grpc_response(Body::new(grpc::UnaryBody::new(frame))))
             }
@@ -123,10 +148,11 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
         })
 }
 
-/// Refuses compressed requests as grpc-go does where no compressor is registered, which is how etcd is built.
-fn check_encoding<B>(request: &Request<B>) -> Result<(), Status> {
+/// The encoding of the request's messages, or the refusal of one that etcd does not know either.
+fn encoding<B>(request: &Request<B>) -> Result<Encoding, Status> {
     match request.headers().get("grpc-encoding").map(http::HeaderValue::as_bytes) {
-        None | Some(b"" | b"identity") => Ok(()),
+        None | Some(b"" | b"identity") => Ok(Encoding::Identity),
+        Some(b"gzip") => Ok(Encoding::Gzip),
         Some(other) => Err(Status::unimplemented(format!(
             "grpc: Decompressor is not installed for grpc-encoding \"{}\"",
             other.escape_ascii()

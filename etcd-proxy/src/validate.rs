@@ -11,7 +11,7 @@ use proto::etcdserverpb::{
 
 use crate::error::EtcdError;
 
-/// Checks a Range or RangeStream (`checkRangeRequest`).
+/// Checks a Range (`checkRangeRequest`).
 ///
 /// # Errors
 /// What etcd answers.
@@ -23,6 +23,22 @@ pub fn range(request: &RangeRequest) -> Result<(), EtcdError> {
         return Err(EtcdError::InvalidSortOption);
     }
     Ok(())
+}
+
+/// Checks a RangeStream (`checkRangeStreamRequest`).
+///
+/// # Errors
+/// What etcd answers.
+pub fn range_stream(request: &RangeRequest) -> Result<(), EtcdError> {
+    range(request)?;
+    let (order, target) = (request.sort_order, request.sort_target);
+    let by_key = target == SortTarget::Key as i32 && order == SortOrder::Ascend as i32;
+    if order != SortOrder::None as i32 && !by_key {
+        return Err(EtcdError::StreamSortOrder);
+    }
+    let bounds =
+        [request.min_mod_revision, request.max_mod_revision, request.min_create_revision, request.max_create_revision];
+    if bounds != [0; 4] { Err(EtcdError::StreamRevisionFilters) } else { Ok(()) }
 }
 
 /// Checks a Put (`checkPutRequest`).

@@ -1,11 +1,16 @@
 //! Length-prefixed messages (gRPC over HTTP/2, "Length-Prefixed-Message").
 
+use std::io::{self, Read as _};
+
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use flate2::bufread::MultiGzDecoder;
 use prost::Message;
 use tonic::Status;
 
 /// Compressed flag and length.
 const HEADER: usize = 5;
+/// The part of a gzip header that is always there.
+const GZIP_HEADER: usize = 10;
 /// Announced bytes for which room is made before they have come, from peers that are not trusted.
 const EAGER: usize = 64 * 1024;
 
@@ -14,12 +19,24 @@ const EAGER: usize = 64 * 1024;
 pub struct Frames {
     /// The longest message that is accepted.
     limit: usize,
+    /// How compressed messages are compressed.
+    encoding: Encoding,
     /// Announced bytes for which room is made before they have come.
     eager: usize,
     /// What has arrived and not been looked at.
     chunk: Bytes,
     /// A message that has arrived in part, header included.
     partial: BytesMut,
+}
+
+/// The encodings of compressed messages. etcd's server has gzip and no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// None: no message may be compressed.
+    #[default]
+    Identity,
+    /// gzip.
+    Gzip,
 }
 
 /// Appends `message` to `out` as one frame.
@@ -41,7 +58,12 @@ pub fn put_message<M: Message>(message: &M, out: &mut BytesMut) -> Result<(), St
 impl Frames {
     /// For messages of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit, eager: EAGER, chunk: Bytes::new(), partial: BytesMut::new() }
+        Self { limit, encoding: Encoding::Identity, eager: EAGER, chunk: Bytes::new(), partial: BytesMut::new() }
+    }
+
+    /// For messages that may be compressed so.
+    pub fn with_encoding(self, encoding: Encoding) -> Self {
+        Self { encoding, ..self }
     }
 
     /// For messages of the upstream, which may have up to 2 GiB.
@@ -55,9 +77,13 @@ impl Frames {
         self.chunk = chunk;
     }
 
-    /// Whether a message has begun and not ended.
-    pub fn is_torn(&self) -> bool {
-        !self.partial.is_empty() || !self.chunk.is_empty()
+    /// What grpc-go says when the body ends in the middle of a message.
+    pub fn torn(&self) -> Option<Status> {
+        match self.partial.len() {
+            0 => None,
+            1..HEADER => Some(Status::unknown("EOF")),
+            _ => Some(Status::unknown("unexpected EOF")),
+        }
     }
 
     /// The next whole message, without its header.
@@ -76,7 +102,8 @@ impl Frames {
                     self.accept(flag, length)?;
                     if self.chunk.len() >= HEADER + length {
                         self.chunk.advance(HEADER);
-                        return Ok(Some(self.chunk.split_to(length)));
+                        let message = self.chunk.split_to(length);
+                        return self.decompressed(flag, message).map(Some);
                     }
                     self.partial.reserve(HEADER + length.min(self.eager));
                 }
@@ -91,7 +118,7 @@ impl Frames {
         }
         let mut message = std::mem::take(&mut self.partial).freeze();
         message.advance(HEADER);
-        Ok(Some(message))
+        self.decompressed(flag, message).map(Some)
     }
 
     /// Moves bytes from the chunk until the partial message has `wanted` ones.
@@ -100,9 +127,17 @@ impl Frames {
         self.partial.extend_from_slice(&self.chunk.split_to(missing));
     }
 
+    fn decompressed(&self, flag: u8, message: Bytes) -> Result<Bytes, Status> {
+        if flag == 0 { Ok(message) } else { gunzip(&message, self.limit) }
+    }
+
     fn accept(&self, flag: u8, length: usize) -> Result<(), Status> {
-        if flag != 0 {
-            return Err(Status::internal("grpc: compressed flag set with identity or empty encoding"));
+        match (flag, self.encoding) {
+            (0, _) | (1, Encoding::Gzip) => {}
+            (1, Encoding::Identity) => {
+                return Err(Status::internal("grpc: compressed flag set with identity or empty encoding"));
+            }
+            _ => return Err(Status::internal(format!("grpc: received unexpected payload format {flag}"))),
         }
         if length > self.limit {
             return Err(Status::resource_exhausted(format!(
@@ -112,6 +147,30 @@ impl Frames {
         }
         Ok(())
     }
+}
+
+/// Decompresses, but not beyond the limit by more than a byte: what is small here may be large there.
+fn gunzip(compressed: &[u8], limit: usize) -> Result<Bytes, Status> {
+    let failed = |reason: &str| Err(Status::internal(format!("grpc: failed to decompress the message: {reason}")));
+    match compressed {
+        [] => return failed("EOF"),
+        [0x1f, 0x8b, 8, ..] if compressed.len() >= GZIP_HEADER => {}
+        _ if compressed.len() < GZIP_HEADER => return failed("unexpected EOF"),
+        _ => return failed("gzip: invalid header"),
+    }
+    let mut message = Vec::new();
+    let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    MultiGzDecoder::new(compressed).take(bound).read_to_end(&mut message).map_err(|error| {
+        let reason =
+            if error.kind() == io::ErrorKind::UnexpectedEof { "unexpected EOF" } else { "flate: corrupt input" };
+        Status::internal(format!("grpc: failed to read decompressed data: {reason}"))
+    })?;
+    if message.len() > limit {
+        return Err(Status::resource_exhausted(format!(
+            "grpc: received message after decompression larger than max {limit}"
+        )));
+    }
+    Ok(message.into())
 }
 
 fn header(bytes: &[u8]) -> Option<(u8, usize)> {
@@ -156,6 +215,27 @@ mod tests {
         assert_eq!(frames.next().unwrap_err().code(), tonic::Code::Internal);
     }
 
+    #[test]
+    fn what_is_small_here_and_large_there_is_not_unpacked() {
+        use std::io::Write as _;
+        let compress = |length: usize| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            encoder.write_all(&vec![b'x'; length]).unwrap();
+            let mut framed = frame(&encoder.finish().unwrap());
+            framed[0] = 1;
+            Bytes::from(framed)
+        };
+        let mut frames = Frames::new(1000).with_encoding(Encoding::Gzip);
+        frames.push(compress(1000));
+        assert_eq!(frames.next().unwrap().unwrap().len(), 1000);
+        frames.push(compress(1001));
+        let status = frames.next().unwrap_err();
+        assert_eq!(status.message(), "grpc: received message after decompression larger than max 1000");
+        let mut frames = Frames::new(1 << 20).with_encoding(Encoding::Gzip);
+        frames.push(compress(100 << 20));
+        assert_eq!(frames.next().unwrap_err().code(), tonic::Code::ResourceExhausted);
+    }
+
     proptest! {
         #[test]
         fn messages_do_not_depend_on_how_they_arrive(
@@ -176,7 +256,7 @@ mod tests {
                     received.push(message.to_vec());
                 }
             }
-            prop_assert!(!frames.is_torn());
+            prop_assert!(frames.torn().is_none());
             prop_assert_eq!(received, messages);
         }
     }

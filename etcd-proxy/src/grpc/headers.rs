@@ -1,9 +1,12 @@
 //! Headers and trailers: what goes upstream of a client's metadata, and statuses.
 
+use std::time::Duration;
+
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode,
     header::{CONTENT_TYPE, TE},
 };
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tonic::{Code, Status, body::Body};
 
 /// The metadata of a client that goes upstream. `token` and `authorization` are not among it: the tenant is nobody there,
@@ -21,6 +24,13 @@ const FORWARDED: [HeaderName; 5] = [
 /// The headers of an upstream request.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamHeaders(HeaderMap);
+
+/// When a call must have ended, by its client's `grpc-timeout`.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Option<Instant>);
+
+/// How far an upstream's clock may be ahead of this one's when both watch over the same deadline.
+const TOLERANCE: Duration = Duration::from_millis(20);
 
 // === impl UpstreamHeaders ===
 
@@ -48,6 +58,62 @@ impl UpstreamHeaders {
         headers.insert(TE, const { HeaderValue::from_static("trailers") });
         request
     }
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    /// The deadline of a call that begins now. A header that is none is no deadline.
+    pub fn from_client(client: &HeaderMap) -> Self {
+        let timeout = client.get("grpc-timeout").and_then(|value| parse_timeout(value.as_bytes()));
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    /// Does `work` until then.
+    ///
+    /// # Errors
+    /// Those of `work`, and the deadline.
+    pub async fn limit<T>(self, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        let Some(deadline) = self.0 else { return work.await };
+        match timeout_at(deadline, work).await {
+            Ok(result) => result.map_err(|status| self.explain(status)),
+            Err(_) => Err(deadline_exceeded()),
+        }
+    }
+
+    /// What ends a stream at the deadline.
+    pub fn sleep(self) -> Option<Sleep> {
+        self.0.map(sleep_until)
+    }
+
+    /// An upstream that watches over the same deadline resets the stream, which reads as cancelled.
+    pub fn explain(self, status: Status) -> Status {
+        let passed = self.0.is_some_and(|deadline| Instant::now() + TOLERANCE >= deadline);
+        if passed && status.code() == Code::Cancelled { deadline_exceeded() } else { status }
+    }
+}
+
+/// What grpc-go makes of a deadline.
+pub fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
+}
+
+/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout").
+fn parse_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
 }
 
 /// The status that an upstream's headers bring when they come without a message ("Trailers-Only"), or that its HTTP status
@@ -88,4 +154,18 @@ pub fn trailers(status: &Status) -> HeaderMap {
         trailers.insert(Status::GRPC_STATUS, const { HeaderValue::from_static("13") });
     }
     trailers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_digits_and_a_unit() {
+        assert_eq!(parse_timeout(b"300m"), Some(Duration::from_millis(300)));
+        assert_eq!(parse_timeout(b"99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        for bad in ["", "1", "S", "1s", "+1S", "-1S", "100000000S", "1.5S"] {
+            assert_eq!(parse_timeout(bad.as_bytes()), None, "{bad}");
+        }
+    }
 }

@@ -29,12 +29,11 @@ pub struct UnaryBody {
 /// Reads the one message of a unary request.
 ///
 /// # Errors
-/// As grpc-go answers: for messages longer than `limit`, and for bodies that are no message.
-pub async fn read_message<B>(body: &mut B, limit: usize) -> Result<Bytes, Status>
+/// As grpc-go answers: for messages that are too long, and for bodies that are no message.
+pub async fn read_message<B>(body: &mut B, mut frames: Frames) -> Result<Bytes, Status>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let mut frames = Frames::new(limit);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Status::cancelled("context canceled"))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -43,7 +42,7 @@ where
             return Ok(message);
         }
     }
-    Err(Status::internal("unexpected EOF"))
+    Err(frames.torn().unwrap_or_else(|| Status::unknown("EOF")))
 }
 
 /// Sends one frame upstream and waits for the answer, which must end with status OK.

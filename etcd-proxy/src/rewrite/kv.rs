@@ -69,7 +69,7 @@ impl Rpc for RangeStream {
     type Response = RangeStreamResponse;
 
     fn check(_: &View<'_>, request: &RangeRequest) -> Result<(), EtcdError> {
-        validate::range(request)
+        validate::range_stream(request)
     }
 
     fn request(view: &View<'_>, request: &mut RangeRequest) -> Result<(), Interrupt> {

@@ -16,15 +16,15 @@ use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::Full;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Status, body::Body};
 use tower::Service as _;
 
-use super::{grpc_response, methods::Stream, unary};
+use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
-    grpc::{self, UpstreamHeaders, framing::Frames},
+    grpc::{self, Deadline, framing::Frames},
     metrics::Call,
     rewrite::{Interrupt, Rewriter, WatchStream},
     tenant::Tenant,
@@ -69,6 +69,8 @@ type Loading = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 struct Watched {
     failure: Option<oneshot::Receiver<Status>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    deadline: Deadline,
+    expiry: Option<Pin<Box<Sleep>>>,
 }
 
 /// Counts an open stream.
@@ -78,19 +80,18 @@ struct Open(Gauge);
 pub(super) async fn serve(
     tenant: &Tenant,
     kind: &Stream,
-    path: &'static str,
-    headers: UpstreamHeaders,
-    body: Body,
+    client: ClientCall,
     mut call: Call,
 ) -> Result<Response<Body>, Status> {
-    let opened = open(tenant, kind, path, headers, body).await;
-    match opened {
-        Ok((upstream, rewriter, watched, open)) => {
+    let deadline = client.deadline;
+    let opened = deadline.limit(open(tenant, kind, client)).await;
+    let checked = opened.and_then(|opened| {
+        grpc::check_response(opened.upstream.status(), opened.upstream.headers())?;
+        Ok(opened)
+    });
+    match checked {
+        Ok(Opened { upstream, rewriter, watched, open }) => {
             let (parts, upstream) = upstream.into_parts();
-            if let Err(status) = grpc::check_response(parts.status, &parts.headers) {
-                call.end(status.code());
-                return Err(status);
-            }
             let stream = ResponseStream {
                 upstream: Some(upstream),
                 frames: Frames::trusted(),
@@ -112,69 +113,66 @@ pub(super) async fn serve(
     }
 }
 
-type Opened = (Response<UpstreamBody>, Arc<dyn Rewriter>, Watched, Option<Open>);
+/// A stream that the upstream has answered.
+struct Opened {
+    upstream: Response<UpstreamBody>,
+    rewriter: Arc<dyn Rewriter>,
+    watched: Watched,
+    open: Option<Open>,
+}
 
-async fn open(
-    tenant: &Tenant,
-    kind: &Stream,
-    path: &'static str,
-    headers: UpstreamHeaders,
-    mut body: Body,
-) -> Result<Opened, Status> {
-    let stop = Box::pin(tenant.stop().clone().cancelled_owned());
-    let (rewriter, request, mut watched, open): (Arc<dyn Rewriter>, Body, Watched, Option<Open>) = match kind {
+async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Opened, Status> {
+    let ClientCall { path, headers, deadline, frames, mut body } = client;
+    // Large ranges keep to the connections of the unary calls, so that watches need not wait for them.
+    let mut channel = match kind {
+        Stream::RangeStream(_) => tenant.upstream().unary(),
+        _ => tenant.upstream().streams(),
+    };
+    let (rewriter, request, failure, open): (Arc<dyn Rewriter>, _, _, _) = match kind {
         Stream::Refuse(status) => return Err(status()),
         Stream::RangeStream(rewriter) => {
-            let message = grpc::read_message(&mut body, tenant.max_message_bytes()).await?;
+            let message = grpc::read_message(&mut body, frames).await?;
             let frame = unary::rewritten(tenant, |view, out| rewriter.request(view, &message, out)).await?;
             tenant.check_length(&frame)?;
-            (rewriter.clone(), Body::new(Full::new(frame.freeze())), Watched { failure: None, stop }, None)
+            (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, None)
         }
         Stream::Watch => {
             // The rewriting of a stream's requests cannot wait.
             tenant.watermark().await?;
             let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
             let rewriter = Arc::new(WatchStream::new(schema).map_err(|error| Status::internal(error.to_string()))?);
-            let (request, failure) = RequestStream::new(body, rewriter.clone(), tenant);
-            (
-                rewriter,
-                request,
-                Watched { failure: Some(failure), stop },
-                Some(Open::new(&tenant.metrics().watch_streams)),
-            )
+            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant);
+            (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
         Stream::KeepAlive(rewriter) => {
             tenant.leases().await?;
-            let (request, failure) = RequestStream::new(body, rewriter.clone(), tenant);
-            (
-                rewriter.clone(),
-                request,
-                Watched { failure: Some(failure), stop },
-                Some(Open::new(&tenant.metrics().keep_alive_streams)),
-            )
+            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant);
+            let open = Open::new(&tenant.metrics().keep_alive_streams);
+            (rewriter.clone(), request, Some(failure), Some(open))
         }
     };
-    let mut channel = tenant.upstream().streams();
+    let stop = Box::pin(tenant.stop().clone().cancelled_owned());
+    let mut watched = Watched { failure, stop, deadline, expiry: deadline.sleep().map(Box::pin) };
     let answer = channel.call(headers.request(path, request));
     tokio::select! {
         biased;
         status = std::future::poll_fn(|cx| watched.poll(cx)) => Err(status),
-        answer = answer => Ok((answer?, rewriter, watched, open)),
+        answer = answer => Ok(Opened { upstream: answer?, rewriter, watched, open }),
     }
 }
 
 // === impl RequestStream ===
 
 impl RequestStream {
-    fn new(client: Body, rewriter: Arc<dyn Rewriter>, tenant: &Tenant) -> (Body, oneshot::Receiver<Status>) {
+    /// The body for the upstream, and what tells why it broke off.
+    fn open(
+        client: Body,
+        frames: Frames,
+        rewriter: Arc<dyn Rewriter>,
+        tenant: &Tenant,
+    ) -> (Body, oneshot::Receiver<Status>) {
         let (failure, failed) = oneshot::channel();
-        let stream = Self {
-            client,
-            frames: Frames::new(tenant.max_message_bytes()),
-            rewriter,
-            tenant: tenant.clone(),
-            failure: Some(failure),
-        };
+        let stream = Self { client, frames, rewriter, tenant: tenant.clone(), failure: Some(failure) };
         (Body::new(stream), failed)
     }
 
@@ -222,10 +220,7 @@ impl http_body::Body for RequestStream {
                     }
                 }
                 Some(Err(_)) => return Poll::Ready(Some(Err(self.fail(Status::cancelled("context canceled"))))),
-                None if self.frames.is_torn() => {
-                    return Poll::Ready(Some(Err(self.fail(Status::internal("unexpected EOF")))));
-                }
-                None => return Poll::Ready(None),
+                None => return Poll::Ready(self.frames.torn().map(|status| Err(self.fail(status)))),
             }
         }
     }
@@ -311,7 +306,7 @@ impl http_body::Body for ResponseStream {
                     Ok(data) => this.frames.push(data),
                     Err(frame) => this.ending = frame.trailers_ref().and_then(grpc::status_of),
                 },
-                Some(Err(status)) => this.ending = Some(status),
+                Some(Err(status)) => this.ending = Some(this.watched.deadline.explain(status)),
                 None => {
                     let head = this.head.take();
                     this.ending = Some(head.unwrap_or_else(|| {
@@ -338,6 +333,11 @@ impl Watched {
                 Poll::Ready(Err(_)) => self.failure = None,
                 Poll::Pending => {}
             }
+        }
+        if let Some(expiry) = &mut self.expiry
+            && expiry.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(grpc::deadline_exceeded());
         }
         self.stop.as_mut().poll(cx).map(|()| EtcdError::Stopped.into())
     }

@@ -2,10 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use tonic::{Status, body::Body};
+use tonic::Status;
 
 use super::{
-    auth, cluster, kv, lease, maintenance,
+    ClientCall, auth, cluster, kv, lease, maintenance,
     methods::{Own, Unary},
 };
 use crate::{
@@ -16,22 +16,17 @@ use crate::{
 };
 
 /// Carries out a unary call. Returns the frame of the answer.
-pub(super) async fn serve(
-    tenant: &Tenant,
-    kind: &Unary,
-    path: &'static str,
-    headers: UpstreamHeaders,
-    mut body: Body,
-) -> Result<BytesMut, Status> {
+pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> Result<BytesMut, Status> {
+    let ClientCall { path, headers, frames, mut body, .. } = client;
     let own = match kind {
         Unary::Forward(rewriter) => {
-            let message = grpc::read_message(&mut body, tenant.max_message_bytes()).await?;
+            let message = grpc::read_message(&mut body, frames).await?;
             return forward(tenant, &**rewriter, path, headers, &message).await;
         }
         Unary::Refuse(status) => return Err(status()),
         Unary::Own(own) => own,
     };
-    let message = grpc::read_message(&mut body, tenant.max_message_bytes()).await?;
+    let message = grpc::read_message(&mut body, frames).await?;
     let own_call = OwnCall { tenant, path, headers, message };
     match own {
         Own::Compact => kv::compact(own_call).await,

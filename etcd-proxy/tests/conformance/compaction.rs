@@ -64,7 +64,8 @@ async fn compact_answers_as_etcds() {
     let proxy = Proxy::start(&shared, "/a/").await;
     let mut answers = Vec::new();
     for mut client in [etcd.client().await, proxy.client().await] {
-        let mut of_client = vec![refusal(client.compact(-1).await), refusal(client.compact(0).await), refusal(client.compact(0).await)];
+        let mut of_client =
+            vec![refusal(client.compact(-1).await), refusal(client.compact(0).await), refusal(client.compact(0).await)];
         let revisions = history(&mut client).await;
         for revision in [revisions[3], revisions[3], revisions[2], revisions[9], revisions[9] + 1000, 0, -7] {
             of_client.push(refusal(client.compact(revision).await));
@@ -88,7 +89,12 @@ async fn a_txn_is_refused_only_for_the_branch_it_takes() {
     for mut client in [etcd.client().await, proxy.client().await] {
         let revisions = history(&mut client).await;
         client.compact(revisions[5]).await.unwrap();
-        let exists = |version| Compare { key: "k".into(), result: 1, target_union: Some(TargetUnion::Version(version)), ..Default::default() };
+        let exists = |version| Compare {
+            key: "k".into(),
+            result: 1,
+            target_union: Some(TargetUnion::Version(version)),
+            ..Default::default()
+        };
         let mut of_client = Vec::new();
         for (version, revision) in [(0, 4), (99, 4), (0, 5), (0, 400), (99, 400), (0, -3)] {
             let revision = match revision {
@@ -97,7 +103,10 @@ async fn a_txn_is_refused_only_for_the_branch_it_takes() {
                 index => revisions[index as usize],
             };
             for nested in [false, true] {
-                let read = TxnRequest { success: vec![put_op("written", "v"), range_op(at("k", revision))], ..Default::default() };
+                let read = TxnRequest {
+                    success: vec![put_op("written", "v"), range_op(at("k", revision))],
+                    ..Default::default()
+                };
                 let success = if nested { vec![txn_op(read)] } else { read.success };
                 // The other branch is what is not taken with a version of 99.
                 let txn = TxnRequest { compare: vec![exists(version)], success, failure: vec![put_op("other", "v")] };
@@ -143,7 +152,9 @@ async fn watches_below_are_cancelled_as_etcds() {
         let mut transcript = Vec::new();
         let mut watching = client.watch([WatchCreateRequest { key: "other".into(), ..Default::default() }]).await;
         assert!(watching.next().await.unwrap().created);
-        let index = |revision: i64| revisions.iter().position(|&known| known == revision).map(|index| index as i64).unwrap_or(revision.signum());
+        let index = |revision: i64| {
+            revisions.iter().position(|&known| known == revision).map(|index| index as i64).unwrap_or(revision.signum())
+        };
         for start in [revisions[4], revisions[5], 1, -1] {
             watching.send(RequestUnion::CreateRequest(WatchCreateRequest {
                 key: "k".into(),

@@ -2,8 +2,8 @@
 
 use proto::{
     etcdserverpb::{
-        Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest,
-        TxnRequest, compare::TargetUnion,
+        Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+        LeaseTimeToLiveResponse, RangeRequest, TxnRequest, compare::TargetUnion,
     },
     mvccpb::event::EventType,
 };
@@ -40,7 +40,10 @@ async fn the_same_chosen_id_is_two_leases() {
     for id in [7, -7, i64::MAX, i64::MIN] {
         assert_eq!(a.grant(id, 600).await.unwrap(), id);
         assert_eq!(b.grant(id, 700).await.unwrap(), id);
-        assert_eq!(refusal(a.grant(id, 600).await), (Code::FailedPrecondition, "etcdserver: lease already exists".into()));
+        assert_eq!(
+            refusal(a.grant(id, 600).await),
+            (Code::FailedPrecondition, "etcdserver: lease already exists".into())
+        );
         a.put_with_lease("k", id).await.unwrap();
         b.put_with_lease("k", id).await.unwrap();
         assert_eq!(a.get("k").await.unwrap().lease, id);
@@ -97,12 +100,27 @@ async fn compares_are_exact() {
         ("none", equal, 0, true),
         ("none", not_equal, first, true),
     ] {
-        let compare = Compare { key: key.into(), result, target: 4, target_union: Some(TargetUnion::Lease(lease)), ..Default::default() };
+        let compare = Compare {
+            key: key.into(),
+            result,
+            target: 4,
+            target_union: Some(TargetUnion::Lease(lease)),
+            ..Default::default()
+        };
         let request = TxnRequest { compare: vec![compare], ..Default::default() };
         assert_eq!(a.kv.txn(request).await.unwrap().into_inner().succeeded, expected, "{key} {result} {lease}");
     }
-    let compare = Compare { key: "k".into(), result: less, target: 4, target_union: Some(TargetUnion::Lease(second)), ..Default::default() };
-    assert_eq!(refusal(a.kv.txn(TxnRequest { compare: vec![compare], ..Default::default() }).await).0, Code::Unimplemented);
+    let compare = Compare {
+        key: "k".into(),
+        result: less,
+        target: 4,
+        target_union: Some(TargetUnion::Lease(second)),
+        ..Default::default()
+    };
+    assert_eq!(
+        refusal(a.kv.txn(TxnRequest { compare: vec![compare], ..Default::default() }).await).0,
+        Code::Unimplemented
+    );
 }
 
 /// Keep-alives are passed on one for one, and the proxy renews nothing by itself.
@@ -127,7 +145,11 @@ async fn a_lease_lives_as_long_as_it_is_kept_alive() {
         async move { a.leases().await.is_empty() && direct.leases().await.is_empty() }
     })
     .await;
-    let marks = RangeRequest { key: "/etcd-proxy.meta/tenants/2f612f/leases/".into(), range_end: "/etcd-proxy.meta/tenants/2f612f/leases0".into(), ..Default::default() };
+    let marks = RangeRequest {
+        key: "/etcd-proxy.meta/tenants/2f612f/leases/".into(),
+        range_end: "/etcd-proxy.meta/tenants/2f612f/leases0".into(),
+        ..Default::default()
+    };
     assert_eq!(direct.range(marks).await.unwrap().count, 0);
 }
 
@@ -139,7 +161,13 @@ async fn a_keep_alive_stream_answers_in_order() {
     let mut responses = a.lease.lease_keep_alive(futures::stream::iter(requests.clone())).await.unwrap().into_inner();
     for request in requests {
         let response = responses.message().await.unwrap().unwrap();
-        let ttl = if request.id == ids[0] { 600 } else if request.id == 5 { 700 } else { 0 };
+        let ttl = if request.id == ids[0] {
+            600
+        } else if request.id == 5 {
+            700
+        } else {
+            0
+        };
         assert_eq!((response.id, response.ttl), (request.id, ttl));
     }
     assert!(responses.message().await.unwrap().is_none());
@@ -157,7 +185,8 @@ async fn replicas_share_the_mapping() {
     for replica in &replicas {
         clients.push(replica.client().await);
     }
-    let grants = clients.iter().cloned().zip(1..).map(|(mut client, id)| async move { client.grant(id, 600).await.unwrap() });
+    let grants =
+        clients.iter().cloned().zip(1..).map(|(mut client, id)| async move { client.grant(id, 600).await.unwrap() });
     assert_eq!(futures::future::join_all(grants).await, [1, 2, 3, 4]);
     clients[0].put_with_lease("k", 3).await.unwrap();
     for client in &mut clients {

@@ -2,7 +2,8 @@
 
 use prost::Message as _;
 use proto::etcdserverpb::{
-    AlarmRequest, AuthStatusRequest, AuthUserListRequest, MemberListRequest, RangeRequest, StatusRequest, alarm_request::AlarmAction,
+    AlarmRequest, AuthStatusRequest, AuthUserListRequest, MemberListRequest, RangeRequest, StatusRequest,
+    alarm_request::AlarmAction,
 };
 use tonic::Code;
 
@@ -55,14 +56,20 @@ async fn headers_are_filled_and_stable() {
     let proxy = Proxy::start(&etcd, "/a/").await;
     let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
     let upstream = direct.maintenance.status(StatusRequest {}).await.unwrap().into_inner().header.unwrap();
-    let mut headers = vec![a.range(RangeRequest { key: "a".into(), ..Default::default() }).await.unwrap().header.unwrap()];
+    let mut headers =
+        vec![a.range(RangeRequest { key: "a".into(), ..Default::default() }).await.unwrap().header.unwrap()];
     let mut watching = a.watch([crate::support::watch_all(0), crate::support::watch_all(0)]).await;
     headers.push(watching.next().await.unwrap().header.unwrap());
     headers.push(watching.next().await.unwrap().header.unwrap());
-    headers.push(a.lease.lease_leases(proto::etcdserverpb::LeaseLeasesRequest {}).await.unwrap().into_inner().header.unwrap());
+    headers.push(
+        a.lease.lease_leases(proto::etcdserverpb::LeaseLeasesRequest {}).await.unwrap().into_inner().header.unwrap(),
+    );
     headers.push(a.maintenance.alarm(AlarmRequest::default()).await.unwrap().into_inner().header.unwrap());
     for header in headers {
-        assert_eq!((header.cluster_id, header.member_id, header.raft_term), (upstream.cluster_id, upstream.member_id, upstream.raft_term));
+        assert_eq!(
+            (header.cluster_id, header.member_id, header.raft_term),
+            (upstream.cluster_id, upstream.member_id, upstream.raft_term)
+        );
         assert!(header.revision > 0);
     }
 }
@@ -83,7 +90,13 @@ async fn what_concerns_everybody_is_refused() {
         assert_eq!(code, Code::PermissionDenied, "{method}: {text}");
         assert!(text.contains("operator"), "{method} says who may: {text}");
     }
-    for path in ["/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock", "/v3electionpb.Election/Campaign", "/v3electionpb.Election/Observe", "/etcdserverpb.Maintenance/HashKV"] {
+    for path in [
+        "/v3lockpb.Lock/Lock",
+        "/v3lockpb.Lock/Unlock",
+        "/v3electionpb.Election/Campaign",
+        "/v3electionpb.Election/Observe",
+        "/etcdserverpb.Maintenance/HashKV",
+    ] {
         assert_eq!(refusal(raw(&a.channel, path, bytes::Bytes::new()).await).0, Code::Unimplemented, "{path}");
     }
     let raise = AlarmRequest { action: AlarmAction::Activate as i32, member_id: 0, alarm: 1 };

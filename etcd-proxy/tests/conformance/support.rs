@@ -23,10 +23,11 @@ use hyper_util::{
 use prometheus_client::registry::Registry;
 use proto::{
     etcdserverpb::{
-        DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, PutRequest, RangeRequest, RangeResponse,
-        RequestOp, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse, auth_client::AuthClient,
-        cluster_client::ClusterClient, kv_client::KvClient, lease_client::LeaseClient, maintenance_client::MaintenanceClient,
-        request_op::Request, watch_client::WatchClient, watch_request::RequestUnion,
+        DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, PutRequest, RangeRequest,
+        RangeResponse, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+        auth_client::AuthClient, cluster_client::ClusterClient, kv_client::KvClient, lease_client::LeaseClient,
+        maintenance_client::MaintenanceClient, request_op::Request, watch_client::WatchClient,
+        watch_request::RequestUnion,
     },
     mvccpb::KeyValue,
 };
@@ -132,7 +133,10 @@ impl Etcd {
                 return false;
             }
             if let Ok(channel) = Channel::from_shared(self.url()).unwrap().connect().await
-                && MaintenanceClient::new(channel).status(StatusRequest {}).await.is_ok_and(|status| status.get_ref().leader != 0)
+                && MaintenanceClient::new(channel)
+                    .status(StatusRequest {})
+                    .await
+                    .is_ok_and(|status| status.get_ref().leader != 0)
             {
                 return true;
             }
@@ -151,7 +155,8 @@ impl Drop for Etcd {
 
 /// The path of a real component, as `cargo xtask test` hands it over.
 pub(crate) fn binary(variable: &str) -> PathBuf {
-    let path = std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set: run the tests by `cargo xtask test`"));
+    let path = std::env::var_os(variable)
+        .unwrap_or_else(|| panic!("{variable} is not set: run the tests by `cargo xtask test`"));
     PathBuf::from(path)
 }
 
@@ -163,7 +168,14 @@ fn spawn(dir: &tempfile::TempDir, port: u16, peer_port: u16, args: &[String]) ->
         .arg("--data-dir")
         .arg(dir.path().join("data"))
         .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("one={peer}")])
+        .args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &format!("one={peer}"),
+        ])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -240,7 +252,8 @@ impl Drop for Proxy {
 
 impl Client {
     pub(crate) async fn connect(url: String) -> Self {
-        let channel = Channel::from_shared(url).unwrap().initial_connection_window_size(16 << 20).connect().await.unwrap();
+        let channel =
+            Channel::from_shared(url).unwrap().initial_connection_window_size(16 << 20).connect().await.unwrap();
         Self {
             kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             watch: WatchClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
@@ -354,7 +367,9 @@ pub(crate) fn watch_all(start_revision: i64) -> WatchCreateRequest {
 }
 
 pub(crate) fn put_op(key: &'static str, value: &'static str) -> RequestOp {
-    RequestOp { request: Some(Request::RequestPut(PutRequest { key: key.into(), value: value.into(), ..Default::default() })) }
+    RequestOp {
+        request: Some(Request::RequestPut(PutRequest { key: key.into(), value: value.into(), ..Default::default() })),
+    }
 }
 
 pub(crate) fn range_op(request: RangeRequest) -> RequestOp {

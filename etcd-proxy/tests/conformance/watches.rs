@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use proto::{
     etcdserverpb::{
-        DeleteRangeRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchResponse, watch_request::RequestUnion,
+        DeleteRangeRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchResponse,
+        watch_request::RequestUnion,
     },
     mvccpb::event::EventType,
 };
@@ -107,7 +108,14 @@ async fn filters_and_previous_pairs() {
             transcript.push(next(&mut watching).await);
             client.put("k", "2").await;
             client.delete_all().await;
-            client.kv.txn(TxnRequest { success: vec![put_op("k", "3"), put_op("l", "1"), delete_op("m", "")], ..Default::default() }).await.unwrap();
+            client
+                .kv
+                .txn(TxnRequest {
+                    success: vec![put_op("k", "3"), put_op("l", "1"), delete_op("m", "")],
+                    ..Default::default()
+                })
+                .await
+                .unwrap();
             client.delete_all().await;
             watching.send(progress());
             loop {
@@ -286,7 +294,11 @@ async fn loss_of_the_upstream_ends_streams() {
     etcd.restart().await;
     eventually("a write after the restart", || {
         let mut a = a.clone();
-        async move { a.kv.put(proto::etcdserverpb::PutRequest { key: "k".into(), value: "2".into(), ..Default::default() }).await.is_ok() }
+        async move {
+            a.kv.put(proto::etcdserverpb::PutRequest { key: "k".into(), value: "2".into(), ..Default::default() })
+                .await
+                .is_ok()
+        }
     })
     .await;
     let mut watching = a.watch([watch_all(first + 1)]).await;
