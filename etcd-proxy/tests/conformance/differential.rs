@@ -192,7 +192,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Txns in which a range without upper bound is deleted beside a put above it: etcd overlooks that overlap when the end is
-/// `\0`, the upstream does not when it is a key. See `docs/meta-format.md`'s neighbour, the list of differences.
+/// `\0`, the upstream does not when it is a key. See `docs/meta-format.md`.
 fn has_open_delete(txn: &TxnRequest) -> bool {
     txn.success.iter().chain(&txn.failure).any(|op| match &op.request {
         Some(Request::RequestDeleteRange(delete)) => delete.range_end == "\0",
