@@ -69,7 +69,7 @@ impl Plugin for Witness {
 #[tokio::test]
 async fn plugins_see_each_write_with_its_objects() {
     let witness = Witness::default();
-    let api = Api::with(Flunders::default(), vec![Arc::new(witness.clone())]);
+    let api = Api::with(Flunders::default(), vec![Arc::new(witness.clone())]).await;
     let made = api.make("a").await;
     assert_eq!(made["spec"]["size"], 4, "what a plugin changes is stored");
     assert_eq!(
@@ -104,7 +104,7 @@ async fn plugins_see_each_write_with_its_objects() {
 #[tokio::test]
 async fn what_a_plugin_refuses_does_not_happen() {
     let witness = Witness::default();
-    let api = Api::with(Flunders::default(), vec![Arc::new(witness.clone())]);
+    let api = Api::with(Flunders::default(), vec![Arc::new(witness.clone())]).await;
     let mut sent = flunder("a");
     sent["spec"]["reference"] = json!("refused");
     let (reason, message) = api.post(FLUNDERS, &sent).await.fails(403);
@@ -117,7 +117,7 @@ async fn what_a_plugin_refuses_does_not_happen() {
     api.merge(&uri, &json!({ "spec": { "reference": "refused" } })).await.fails(403);
     assert_eq!(api.get(&uri).await.is(200), made);
 
-    let plain = Api::over(Arc::clone(&api.storage), Flunders::default(), Vec::new());
+    let plain = Api::over(Arc::clone(&api.storage), Flunders::default(), Vec::new()).await;
     plain.merge(&uri, &json!({ "spec": { "reference": "refused" } })).await.is(200);
     api.delete(&uri, None).await.fails(403);
     api.delete(FLUNDERS, None).await.fails(403);
@@ -133,7 +133,7 @@ async fn what_a_plugin_refuses_does_not_happen() {
 #[tokio::test]
 async fn names_that_are_made_are_known_to_the_validating_plugins() {
     let witness = Witness::default();
-    let api = Api::with(Flunders::default(), vec![Arc::new(witness.clone())]);
+    let api = Api::with(Flunders::default(), vec![Arc::new(witness.clone())]).await;
     let mut sent = flunder("");
     sent["metadata"] = json!({ "generateName": "pizza-" });
     api.post(FLUNDERS, &sent).await.is(201);

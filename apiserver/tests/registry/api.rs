@@ -1,6 +1,6 @@
 //! A resource over a storage, and requests to it.
 
-use std::{sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use apiserver::{
     admission::{Chain, Plugin},
@@ -8,7 +8,7 @@ use apiserver::{
     endpoint::{Endpoint as _, RequestBody, ResponseBody},
     registry::{Environment, ResourceHandler},
     request::{RequestContext, RequestInfo, UserInfo, Warnings},
-    storage::{Storage, memory::Memory},
+    storage::Storage,
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,10 +18,16 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::flunder::{Flunders, kind};
+use crate::{
+    backend,
+    flunder::{Flunders, kind},
+};
 
 /// The collection that most tests use.
 pub(crate) const FLUNDERS: &str = "/apis/wardle.example.com/v1beta1/namespaces/default/flunders";
+
+/// A watch that begins with what is there and says where that ends.
+pub(crate) const WATCH_LIST: &str = "/apis/wardle.example.com/v1beta1/namespaces/default/flunders?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
 
 pub(crate) struct Api {
     pub(crate) handler: Arc<ResourceHandler<Flunders>>,
@@ -29,6 +35,8 @@ pub(crate) struct Api {
     pub(crate) shutdown: CancellationToken,
     pub(crate) writes: TaskTracker,
     pub(crate) allowed: Arc<Mutex<Decision>>,
+    /// What the storage needs for as long as it is used.
+    _fixture: Box<dyn Any + Send + Sync>,
 }
 
 pub(crate) struct Answer {
@@ -55,15 +63,16 @@ impl Authorizer for Says {
 }
 
 impl Api {
-    pub(crate) fn new() -> Self {
-        Self::with(Flunders::default(), Vec::new())
+    pub(crate) async fn new() -> Self {
+        Self::with(Flunders::default(), Vec::new()).await
     }
 
-    pub(crate) fn with(strategy: Flunders, plugins: Vec<Arc<dyn Plugin>>) -> Self {
-        Self::over(Arc::new(Memory::default()), strategy, plugins)
+    pub(crate) async fn with(strategy: Flunders, plugins: Vec<Arc<dyn Plugin>>) -> Self {
+        let (storage, fixture) = backend::start().await;
+        Self { _fixture: fixture, ..Self::over(storage, strategy, plugins).await }
     }
 
-    pub(crate) fn over(storage: Arc<dyn Storage>, strategy: Flunders, plugins: Vec<Arc<dyn Plugin>>) -> Self {
+    pub(crate) async fn over(storage: Arc<dyn Storage>, strategy: Flunders, plugins: Vec<Arc<dyn Plugin>>) -> Self {
         let (writes, allowed) = (TaskTracker::new(), Arc::new(Mutex::new(Decision::Allow)));
         let environment = Environment {
             storage: Arc::clone(&storage),
@@ -73,7 +82,7 @@ impl Api {
             min_request_timeout: Duration::from_secs(1800),
         };
         let handler = Arc::new(ResourceHandler::new(kind(), strategy, environment));
-        Self { handler, storage, shutdown: CancellationToken::new(), writes, allowed }
+        Self { handler, storage, shutdown: CancellationToken::new(), writes, allowed, _fixture: Box::new(()) }
     }
 
     pub(crate) fn context(&self, method: &Method, uri: &str) -> RequestContext {

@@ -5,7 +5,7 @@ use crate::api::{Api, FLUNDERS, flunder, text, version};
 
 #[tokio::test]
 async fn a_new_object_gets_what_only_the_server_sets() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut sent = flunder("a");
     sent["metadata"]["uid"] = json!("mine");
     sent["metadata"]["creationTimestamp"] = json!("2001-01-01T00:00:00Z");
@@ -31,7 +31,7 @@ async fn a_new_object_gets_what_only_the_server_sets() {
 
 #[tokio::test]
 async fn what_is_not_valid_is_refused_in_the_fields_words() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut sent = flunder("a");
     sent["spec"]["size"] = json!(-1);
     let (reason, message) = api.post(FLUNDERS, &sent).await.fails(422);
@@ -63,7 +63,7 @@ async fn what_is_not_valid_is_refused_in_the_fields_words() {
 
 #[tokio::test]
 async fn bodies_are_checked_before_objects() {
-    let api = Api::new();
+    let api = Api::new().await;
     let cases: [(&[(&str, &str)], &[u8], u16, &str); 6] = [
         (&[("content-type", "text/plain")], b"{}", 415, "the body of the request was in an unknown format"),
         (&[], b"nonsense", 400, "must be of type Flunder"),
@@ -90,7 +90,7 @@ async fn bodies_are_checked_before_objects() {
 
 #[tokio::test]
 async fn a_name_is_made_when_asked_for_and_never_taken_twice() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut sent = flunder("");
     sent["metadata"] = json!({ "generateName": "pizza-" });
     let made = api.post(FLUNDERS, &sent).await.is(201);
@@ -105,7 +105,7 @@ async fn a_name_is_made_when_asked_for_and_never_taken_twice() {
 
 #[tokio::test]
 async fn what_exists_is_not_created_again() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     let (reason, message) = api.post(FLUNDERS, &flunder("a")).await.fails(409);
     assert_eq!(
@@ -123,7 +123,7 @@ async fn what_exists_is_not_created_again() {
 
 #[tokio::test]
 async fn a_dry_run_does_everything_but_the_writing() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = api.post(&format!("{FLUNDERS}?dryRun=All"), &flunder("a")).await.is(201);
     assert_eq!(made["status"]["phase"], "New");
     assert!(made["metadata"].get("resourceVersion").is_none(), "{made}");
@@ -135,7 +135,7 @@ async fn a_dry_run_does_everything_but_the_writing() {
 
 #[tokio::test]
 async fn unknown_fields_warn_fail_or_pass() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut sent = flunder("a");
     sent["spec"]["extra"] = json!(1);
     let answer = api.post(&format!("{FLUNDERS}?dryRun=All"), &sent).await;
@@ -149,7 +149,7 @@ async fn unknown_fields_warn_fail_or_pass() {
 
 #[tokio::test]
 async fn warnings_of_the_strategy_and_of_metadata_reach_the_client() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut sent = flunder("a");
     sent["spec"]["reference"] = json!("deprecated");
     let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "1" });
@@ -164,7 +164,7 @@ async fn warnings_of_the_strategy_and_of_metadata_reach_the_client() {
 
 #[tokio::test]
 async fn objects_are_made_in_every_version() {
-    let api = Api::new();
+    let api = Api::new().await;
     let collection = FLUNDERS.replace("v1beta1", "v1alpha1");
     let sent = json!({
         "apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder",
@@ -175,4 +175,17 @@ async fn objects_are_made_in_every_version() {
     let read = api.get(&format!("{FLUNDERS}/a")).await.is(200);
     assert_eq!((&read["apiVersion"], &read["spec"]["size"]), (&json!("wardle.example.com/v1beta1"), &json!(5)));
     api.get("/apis/wardle.example.com/v2/namespaces/default/flunders/a").await.fails(404);
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_the_storage_is_413() {
+    let api = Api::new().await;
+    let mut sent = flunder("a");
+    sent["spec"]["reference"] = json!("x".repeat(2 * 1024 * 1024));
+    let (reason, _) = api.post(FLUNDERS, &sent).await.fails(413);
+    assert_eq!(reason, "RequestEntityTooLarge");
+    api.make("a").await;
+    api.merge(&format!("{FLUNDERS}/a"), &json!({ "spec": { "reference": sent["spec"]["reference"] } }))
+        .await
+        .fails(413);
 }

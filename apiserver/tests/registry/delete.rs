@@ -18,7 +18,7 @@ async fn with_finalizer(api: &Api) -> Value {
 
 #[tokio::test]
 async fn a_deletion_tells_what_is_gone() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = api.make("a").await;
     let status = api.delete(&uri(), None).await.is(200);
     assert_eq!(
@@ -36,7 +36,7 @@ async fn a_deletion_tells_what_is_gone() {
 
 #[tokio::test]
 async fn preconditions_protect_another_object_of_that_name() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = api.make("a").await;
     let uid = text(&made["metadata"]["uid"]);
     let (reason, message) = api.delete(&uri(), Some(&json!({ "preconditions": { "uid": "0" } }))).await.fails(409);
@@ -59,7 +59,7 @@ async fn preconditions_protect_another_object_of_that_name() {
 
 #[tokio::test]
 async fn finalizers_hold_an_object_until_they_are_gone() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = with_finalizer(&api).await;
     let held = api.delete(&uri(), None).await.is(200);
     assert_eq!(held["kind"], "Flunder");
@@ -86,7 +86,7 @@ async fn propagation_asks_the_garbage_collector() {
         (json!({ "propagationPolicy": "Background" }), None, 200),
         (json!({ "orphanDependents": false }), None, 200),
     ] {
-        let api = Api::new();
+        let api = Api::new().await;
         api.make("a").await;
         let answer = api.delete(&uri(), Some(&options)).await.is(code);
         match expected {
@@ -97,7 +97,7 @@ async fn propagation_asks_the_garbage_collector() {
             }
         }
     }
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     let both = json!({ "propagationPolicy": "Foreground", "orphanDependents": true });
     let (reason, _) = api.delete(&uri(), Some(&both)).await.fails(422);
@@ -105,7 +105,7 @@ async fn propagation_asks_the_garbage_collector() {
     let held = api.delete(&format!("{}?propagationPolicy=Foreground", uri()), None).await.is(200);
     assert_eq!(finalizers(&held), ["foregroundDeletion"]);
 
-    let api = Api::new();
+    let api = Api::new().await;
     with_finalizer(&api).await;
     let held = api.delete(&uri(), Some(&json!({ "orphanDependents": false }))).await.is(202);
     assert_eq!(finalizers(&held), ["example.com/hold"]);
@@ -113,7 +113,7 @@ async fn propagation_asks_the_garbage_collector() {
 
 #[tokio::test]
 async fn a_dry_run_leaves_the_object() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = api.make("a").await;
     for options in [json!({ "dryRun": ["All"] }), json!({ "dryRun": ["All"], "propagationPolicy": "Foreground" })] {
         api.delete(&uri(), Some(&options)).await.is(200);
@@ -126,7 +126,7 @@ async fn a_dry_run_leaves_the_object() {
 
 #[tokio::test]
 async fn warnings_go_with_a_deletion() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut sent = flunder("a");
     sent["spec"]["reference"] = json!("in use");
     api.post(FLUNDERS, &sent).await.is(201);
@@ -136,7 +136,7 @@ async fn warnings_go_with_a_deletion() {
 
 #[tokio::test]
 async fn a_collection_is_deleted_as_far_as_it_is_selected() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (name, label) in [("a", "x"), ("b", "y"), ("c", "x")] {
         let mut sent = flunder(name);
         sent["metadata"]["labels"] = json!({ "l": label });
@@ -160,7 +160,7 @@ async fn a_collection_is_deleted_as_far_as_it_is_selected() {
 
 #[tokio::test]
 async fn options_come_in_the_groups_own_version_too() {
-    let api = Api::new();
+    let api = Api::new().await;
     for api_version in ["v1", "wardle.example.com/v1beta1", "meta.k8s.io/v1"] {
         api.make("a").await;
         let options = json!({ "kind": "DeleteOptions", "apiVersion": api_version, "propagationPolicy": "Background" });

@@ -10,7 +10,7 @@ const JSON_PATCH: [(&str, &str); 1] = [("content-type", "application/json-patch+
 
 #[tokio::test]
 async fn both_patch_types_change_what_they_name() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = api.make("a").await;
     let patch = json!({ "spec": { "size": 4, "reference": "r" }, "metadata": { "labels": { "a": "b" } } });
     let merged = api.merge(&uri(), &patch).await.is(200);
@@ -29,7 +29,7 @@ async fn both_patch_types_change_what_they_name() {
 
 #[tokio::test]
 async fn a_patch_that_cannot_be_says_why() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     let merge = [("content-type", "application/merge-patch+json")];
     for (headers, patch, code) in [
@@ -55,7 +55,7 @@ async fn a_patch_that_cannot_be_says_why() {
 
 #[tokio::test]
 async fn patch_types_that_are_not_there_make_clients_fall_back() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     for content_type in ["application/strategic-merge-patch+json", "application/apply-patch+yaml", "application/json"] {
         let answer = api.send("PATCH", &uri(), &[("content-type", content_type)], b"{}").await;
@@ -68,7 +68,7 @@ async fn patch_types_that_are_not_there_make_clients_fall_back() {
 
 #[tokio::test]
 async fn unknown_fields_in_patches_warn_or_fail() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     let patch = json!({ "spec": { "extra": 1 } });
     let answer = api.merge(&uri(), &patch).await;
@@ -80,7 +80,7 @@ async fn unknown_fields_in_patches_warn_or_fail() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn patches_that_race_all_happen() {
-    let api = std::sync::Arc::new(Api::new());
+    let api = std::sync::Arc::new(Api::new().await);
     api.make("a").await;
     let tasks: Vec<_> = (0..20)
         .map(|i| {
@@ -99,7 +99,7 @@ async fn patches_that_race_all_happen() {
 
 #[tokio::test]
 async fn a_dry_run_of_a_patch_leaves_the_object() {
-    let api = Api::new();
+    let api = Api::new().await;
     let made = api.make("a").await;
     let shown = api.merge(&format!("{}?dryRun=All", uri()), &json!({ "spec": { "size": 8 } })).await.is(200);
     assert_eq!(shown["spec"]["size"], 8);

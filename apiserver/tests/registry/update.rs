@@ -12,7 +12,7 @@ fn uri() -> String {
 
 #[tokio::test]
 async fn an_update_needs_the_version_that_it_changes() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut object = api.make("a").await;
     object["spec"]["size"] = json!(5);
     let updated = api.put(&uri(), &object).await.is(200);
@@ -37,14 +37,14 @@ async fn an_update_needs_the_version_that_it_changes() {
     api.put(&uri(), &object).await.fails(400);
     assert_eq!(api.get(&uri()).await.is(200), updated);
 
-    let lenient = Api::with(Flunders { unconditional_update: true, ..Flunders::default() }, Vec::new());
+    let lenient = Api::with(Flunders { unconditional_update: true, ..Flunders::default() }, Vec::new()).await;
     lenient.make("a").await;
     lenient.put(&uri(), &flunder("a")).await.is(200);
 }
 
 #[tokio::test]
 async fn an_update_that_changes_nothing_is_not_written() {
-    let api = Api::new();
+    let api = Api::new().await;
     let object = api.make("a").await;
     let revision = api.storage.current_revision().await.unwrap();
     assert_eq!(api.put(&uri(), &object).await.is(200), object);
@@ -59,7 +59,7 @@ async fn an_update_that_changes_nothing_is_not_written() {
 
 #[tokio::test]
 async fn status_and_the_rest_keep_out_of_each_others_way() {
-    let api = Api::new();
+    let api = Api::new().await;
     let object = api.make("a").await;
     let status = format!("{}/status", uri());
     assert_eq!(api.get(&status).await.is(200), object);
@@ -91,7 +91,7 @@ async fn status_and_the_rest_keep_out_of_each_others_way() {
 
 #[tokio::test]
 async fn what_identifies_an_object_does_not_change() {
-    let api = Api::new();
+    let api = Api::new().await;
     let object = api.make("a").await;
     let with = |path: &str, value: Value| {
         let mut object = object.clone();
@@ -112,7 +112,7 @@ async fn what_identifies_an_object_does_not_change() {
 
 #[tokio::test]
 async fn validation_runs_on_updates_too() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut object = api.make("a").await;
     object["spec"]["size"] = json!(-5);
     let (reason, _) = api.put(&uri(), &object).await.fails(422);
@@ -121,11 +121,11 @@ async fn validation_runs_on_updates_too() {
 
 #[tokio::test]
 async fn a_put_creates_where_the_resource_allows_it_and_the_user_may() {
-    let strict = Api::new();
+    let strict = Api::new().await;
     let (reason, _) = strict.put(&uri(), &flunder("a")).await.fails(404);
     assert_eq!(reason, "NotFound");
 
-    let api = Api::with(Flunders { create_on_update: true, ..Flunders::default() }, Vec::new());
+    let api = Api::with(Flunders { create_on_update: true, ..Flunders::default() }, Vec::new()).await;
     *api.allowed.lock() = Decision::NoOpinion { reason: String::new() };
     let (reason, message) = api.put(&uri(), &flunder("a")).await.fails(403);
     assert_eq!(reason, "Forbidden");
@@ -146,7 +146,7 @@ async fn a_put_creates_where_the_resource_allows_it_and_the_user_may() {
 
 #[tokio::test]
 async fn a_dry_run_shows_the_outcome_and_keeps_the_object() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut object = api.make("a").await;
     object["spec"]["size"] = json!(5);
     let shown = api.put(&format!("{}?dryRun=All", uri()), &object).await.is(200);
@@ -157,7 +157,7 @@ async fn a_dry_run_shows_the_outcome_and_keeps_the_object() {
 
 #[tokio::test]
 async fn a_write_comes_to_its_end_when_its_client_goes_away() {
-    let api = Api::new();
+    let api = Api::new().await;
     let mut object = api.make("a").await;
     object["spec"]["size"] = json!(5);
     let body = object.to_string();

@@ -1,19 +1,15 @@
-use std::{io::Read as _, time::Duration};
+use std::io::Read as _;
 
 use apiserver::storage::{Expected, Revision};
 use serde_json::{Value, json};
 
-use crate::api::{Api, FLUNDERS, Watching, flunder, text, version};
+use crate::api::{Api, FLUNDERS, WATCH_LIST, Watching, flunder, text, version};
 
 fn pair(event_type: &str, name: &str) -> (String, String) {
     (event_type.to_owned(), name.to_owned())
 }
 
-fn watch_list() -> String {
-    format!("{FLUNDERS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
-}
-
-/// Asserts that the watch says nothing more, by a change that it would tell of.
+/// The next event's object, which must be of this type and name.
 async fn next_is(watch: &mut Watching, event_type: &str, name: &str) -> Value {
     let event = watch.next().await.expect("the watch ended early");
     assert_eq!((text(&event["type"]), text(&event["object"]["metadata"]["name"])), pair(event_type, name), "{event}");
@@ -22,7 +18,7 @@ async fn next_is(watch: &mut Watching, event_type: &str, name: &str) -> Value {
 
 #[tokio::test]
 async fn every_change_is_told_once_and_in_order() {
-    let api = Api::new();
+    let api = Api::new().await;
     let a = api.make("a").await;
     let mut watch = api.watch(&format!("{FLUNDERS}?watch=true&resourceVersion={}", version(&a))).await;
     assert_eq!(watch.headers["content-type"], "application/json");
@@ -42,7 +38,7 @@ async fn every_change_is_told_once_and_in_order() {
 
 #[tokio::test]
 async fn a_watch_of_old_begins_with_what_is_there() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("b").await;
     api.make("a").await;
     for query in ["watch=1", "watch=1&resourceVersion=0", "watch=1&resourceVersion="] {
@@ -60,7 +56,7 @@ async fn a_watch_of_old_begins_with_what_is_there() {
 
 #[tokio::test]
 async fn a_watch_list_ends_its_beginning_with_a_bookmark() {
-    let api = Api::new();
+    let api = Api::new().await;
     for count in [0, 2] {
         if count > 0 {
             api.make("a").await;
@@ -68,7 +64,7 @@ async fn a_watch_list_ends_its_beginning_with_a_bookmark() {
         }
         let revision = api.storage.current_revision().await.unwrap();
         for version in [String::new(), "&resourceVersion=0".to_owned(), format!("&resourceVersion={}", revision.0)] {
-            let mut watch = api.watch(&format!("{}{version}", watch_list())).await;
+            let mut watch = api.watch(&format!("{WATCH_LIST}{version}")).await;
             watch.take(count).await;
             let end = watch.next().await.unwrap();
             assert_eq!(
@@ -84,7 +80,7 @@ async fn a_watch_list_ends_its_beginning_with_a_bookmark() {
             );
         }
     }
-    let mut watch = api.watch(&watch_list()).await;
+    let mut watch = api.watch(WATCH_LIST).await;
     watch.take(3).await;
     api.delete(&format!("{FLUNDERS}/a"), None).await.is(200);
     next_is(&mut watch, "DELETED", "a").await;
@@ -92,7 +88,7 @@ async fn a_watch_list_ends_its_beginning_with_a_bookmark() {
 
 #[tokio::test]
 async fn without_initial_events_a_watch_begins_now() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     for version in ["", "&resourceVersion=0"] {
         let uri = format!("{FLUNDERS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan{version}");
@@ -105,7 +101,7 @@ async fn without_initial_events_a_watch_begins_now() {
 
 #[tokio::test]
 async fn selectors_turn_changes_into_coming_and_going() {
-    let api = Api::new();
+    let api = Api::new().await;
     let first = api.make("a").await;
     let label = |value: Value| json!({ "metadata": { "labels": { "l": value } } });
     let mut watch =
@@ -129,7 +125,7 @@ async fn selectors_turn_changes_into_coming_and_going() {
 
 #[tokio::test]
 async fn one_object_can_be_watched() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     api.make("b").await;
     for uri in [
@@ -151,7 +147,7 @@ async fn one_object_can_be_watched() {
 
 #[tokio::test]
 async fn what_is_too_old_is_one_error_event() {
-    let api = Api::new();
+    let api = Api::new().await;
     let a = api.make("a").await;
     api.make("b").await;
     let now = api.storage.current_revision().await.unwrap();
@@ -164,55 +160,9 @@ async fn what_is_too_old_is_one_error_event() {
     assert!(watch.next().await.is_none());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_beginning_in_the_future_is_an_error_event() {
-    let api = Api::new();
-    let mut watch = api.watch(&format!("{}&resourceVersion=1000000", watch_list())).await;
-    let error = watch.next().await.unwrap();
-    assert_eq!((&error["type"], &error["object"]["code"]), (&json!("ERROR"), &json!(504)));
-    assert!(watch.next().await.is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn bookmarks_come_each_minute_and_before_the_end() {
-    let api = Api::new();
-    api.make("a").await;
-    let begin = tokio::time::Instant::now();
-    let uri = format!("{FLUNDERS}?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=150");
-    let now = api.storage.current_revision().await.unwrap();
-    let mut watch = api.watch(&uri.replace("resourceVersion=1", &format!("resourceVersion={}", now.0))).await;
-    api.post(&FLUNDERS.replace("default", "other"), &flunder("elsewhere")).await.is(201);
-    let mut times = Vec::new();
-    while let Some(event) = watch.next().await {
-        assert_eq!(event["type"], "BOOKMARK");
-        assert!(event["object"]["metadata"].get("annotations").is_none());
-        assert_eq!(text(&event["object"]["metadata"]["resourceVersion"]), (now.0 + 1).to_string());
-        times.push(begin.elapsed().as_secs());
-    }
-    assert_eq!(times, [60, 120, 148]);
-    assert_eq!(begin.elapsed().as_secs(), 150);
-}
-
-#[tokio::test(start_paused = true)]
-async fn watches_end_in_time_and_at_shutdown() {
-    let api = Api::new();
-    let begin = tokio::time::Instant::now();
-    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&timeoutSeconds=7")).await;
-    assert!(watch.next().await.is_none());
-    assert_eq!(begin.elapsed().as_secs(), 7);
-
-    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1")).await;
-    let (end, ()) = tokio::join!(watch.next(), async {
-        tokio::time::sleep(Duration::from_secs(100)).await;
-        api.shutdown.cancel();
-    });
-    assert!(end.is_none());
-    assert_eq!(begin.elapsed().as_secs(), 107);
-}
-
 #[tokio::test]
 async fn bytes_that_cannot_be_read_are_an_error_event() {
-    let api = Api::new();
+    let api = Api::new().await;
     let a = api.make("a").await;
     let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&resourceVersion={}", version(&a))).await;
     let key = "/wardle.example.com/flunders/default/b";
@@ -224,7 +174,7 @@ async fn bytes_that_cannot_be_read_are_an_error_event() {
 
 #[tokio::test]
 async fn tables_and_metadata_can_be_watched() {
-    let api = Api::new();
+    let api = Api::new().await;
     let table = [("accept", "application/json;as=Table;g=meta.k8s.io;v=v1,application/json")];
     let mut watch = api.watch_with(&format!("{FLUNDERS}?watch=1"), &table).await;
     api.make("a").await;
@@ -239,7 +189,7 @@ async fn tables_and_metadata_can_be_watched() {
         (&json!(null), &json!(["b", "3"]))
     );
 
-    let mut watch = api.watch_with(&watch_list(), &table).await;
+    let mut watch = api.watch_with(WATCH_LIST, &table).await;
     let bookmark = [watch.next().await, watch.next().await, watch.next().await][2].clone().unwrap();
     assert_eq!((&bookmark["type"], &bookmark["object"]["kind"]), (&json!("BOOKMARK"), &json!("Table")));
     assert_eq!(bookmark["object"]["rows"][0]["cells"], json!(["", null]));
@@ -247,7 +197,7 @@ async fn tables_and_metadata_can_be_watched() {
     assert_eq!(meta["annotations"]["k8s.io/initial-events-end"], "true");
 
     let partial = [("accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")];
-    let mut watch = api.watch_with(&watch_list(), &partial).await;
+    let mut watch = api.watch_with(WATCH_LIST, &partial).await;
     let event = watch.next().await.unwrap();
     assert_eq!(event["object"]["kind"], "PartialObjectMetadata");
     assert!(event["object"].get("spec").is_none());
@@ -259,10 +209,10 @@ async fn tables_and_metadata_can_be_watched() {
 
 #[tokio::test]
 async fn a_watch_list_is_compressed_member_by_member() {
-    let api = Api::new();
+    let api = Api::new().await;
     api.make("a").await;
     let gzip = [("accept-encoding", "gzip")];
-    let mut watch = api.watch_with(&watch_list(), &gzip).await;
+    let mut watch = api.watch_with(WATCH_LIST, &gzip).await;
     assert_eq!(watch.headers["content-encoding"], "gzip");
     let read = |chunk: bytes::Bytes| {
         let mut text = String::new();
@@ -281,7 +231,7 @@ async fn a_watch_list_is_compressed_member_by_member() {
 
 #[tokio::test]
 async fn options_that_make_no_sense_are_refused_before_the_watch_begins() {
-    let api = Api::new();
+    let api = Api::new().await;
     for (query, code) in [
         ("sendInitialEvents=true", 422),
         ("resourceVersionMatch=NotOlderThan", 422),
@@ -297,7 +247,7 @@ async fn options_that_make_no_sense_are_refused_before_the_watch_begins() {
 /// What a watcher has heard always is what a reader would have read, and no change is missed between the two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_there_and_what_changes_fit_together_without_a_gap() {
-    let api = std::sync::Arc::new(Api::new());
+    let api = std::sync::Arc::new(Api::new().await);
     let writer = {
         let api = std::sync::Arc::clone(&api);
         tokio::spawn(async move {
@@ -311,7 +261,7 @@ async fn what_is_there_and_what_changes_fit_together_without_a_gap() {
         tokio::task::yield_now().await;
         let api = std::sync::Arc::clone(&api);
         watchers.push(tokio::spawn(async move {
-            let mut watch = api.watch(&watch_list()).await;
+            let mut watch = api.watch(WATCH_LIST).await;
             let (mut seen, mut last) = (Vec::new(), Revision(0));
             let mut live = false;
             while seen.len() < 300 {

@@ -1,0 +1,82 @@
+//! What takes its time: on a clock that the test drives, so on the storage in memory only.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::api::{Api, FLUNDERS, WATCH_LIST, flunder, names, text};
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_the_future_waits_and_then_says_so() {
+    let api = Api::new().await;
+    api.make("a").await;
+    let begin = tokio::time::Instant::now();
+    let status = api.get(&format!("{FLUNDERS}/a?resourceVersion=1000000")).await.is(504);
+    assert!(begin.elapsed() >= Duration::from_secs(3));
+    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    assert!(text(&status["message"]).starts_with("Timeout: Too large resource version: 1000000, current: "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_the_future_waits_and_then_says_so() {
+    let api = Api::new().await;
+    api.make("a").await;
+    let future = api.storage.current_revision().await.unwrap().0 + 1;
+    let uri = format!("{FLUNDERS}?resourceVersion={future}&resourceVersionMatch=NotOlderThan");
+    let begin = tokio::time::Instant::now();
+    let status = api.get(&uri).await.is(504);
+    assert!(begin.elapsed() >= Duration::from_secs(3));
+    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+
+    let (list, ()) = tokio::join!(api.get(&uri), async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        api.make("b").await;
+    });
+    assert_eq!(names(&list.is(200)), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_beginning_in_the_future_is_an_error_event() {
+    let api = Api::new().await;
+    let mut watch = api.watch(&format!("{WATCH_LIST}&resourceVersion=1000000")).await;
+    let error = watch.next().await.unwrap();
+    assert_eq!((&error["type"], &error["object"]["code"]), (&json!("ERROR"), &json!(504)));
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_each_minute_and_before_the_end() {
+    let api = Api::new().await;
+    api.make("a").await;
+    let begin = tokio::time::Instant::now();
+    let uri = format!("{FLUNDERS}?watch=1&resourceVersion=1&allowWatchBookmarks=true&timeoutSeconds=150");
+    let now = api.storage.current_revision().await.unwrap();
+    let mut watch = api.watch(&uri.replace("resourceVersion=1", &format!("resourceVersion={}", now.0))).await;
+    api.post(&FLUNDERS.replace("default", "other"), &flunder("elsewhere")).await.is(201);
+    let mut times = Vec::new();
+    while let Some(event) = watch.next().await {
+        assert_eq!(event["type"], "BOOKMARK");
+        assert!(event["object"]["metadata"].get("annotations").is_none());
+        assert_eq!(text(&event["object"]["metadata"]["resourceVersion"]), (now.0 + 1).to_string());
+        times.push(begin.elapsed().as_secs());
+    }
+    assert_eq!(times, [60, 120, 148]);
+    assert_eq!(begin.elapsed().as_secs(), 150);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_end_in_time_and_at_shutdown() {
+    let api = Api::new().await;
+    let begin = tokio::time::Instant::now();
+    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&timeoutSeconds=7")).await;
+    assert!(watch.next().await.is_none());
+    assert_eq!(begin.elapsed().as_secs(), 7);
+
+    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1")).await;
+    let (end, ()) = tokio::join!(watch.next(), async {
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        api.shutdown.cancel();
+    });
+    assert!(end.is_none());
+    assert_eq!(begin.elapsed().as_secs(), 107);
+}
