@@ -9,7 +9,10 @@ mod shared;
 mod tools;
 mod values;
 
-use std::ffi::OsString;
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+};
 
 use clap::{Args, Command, FromArgMatches, error::ErrorKind};
 
@@ -29,6 +32,9 @@ pub enum Invocation {
     /// Give a claimed prefix back.
     Release(Box<ReleaseArgs>),
 }
+
+/// What environment variables of this program begin with.
+const ENVIRONMENT: &str = "ETCD_PROXY_";
 
 const SERVE: &str = "serve";
 const CLAIM: &str = "claim";
@@ -69,6 +75,24 @@ pub fn command() -> Command {
         let help = help::command(&command);
         root.subcommand(command.version(version).override_help(help))
     })
+}
+
+/// Names of environment variables that look like this program's flags and are none: misspelt, most likely.
+pub fn unknown_variables(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<String> {
+    let command = command();
+    let known: BTreeSet<&OsStr> =
+        command.get_subcommands().flat_map(Command::get_arguments).filter_map(|argument| argument.get_env()).collect();
+    environment
+        .into_iter()
+        .filter(|(name, _)| !known.contains(name.as_os_str()))
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.strip_prefix(ENVIRONMENT).is_some_and(|rest| !is_service_link(rest)))
+        .collect()
+}
+
+/// Kubernetes sets such variables for a Service that is called `etcd-proxy`.
+fn is_service_link(rest: &str) -> bool {
+    rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_")
 }
 
 /// Puts the default command in, and a second dash before flags that Go programs accept with one.

@@ -20,6 +20,9 @@ fn main() -> ExitCode {
     let result = match cli::parse(env::args_os(), env::vars_os()) {
         Ok(Invocation::Serve(args)) => {
             init_logging(&args.log);
+            for variable in cli::unknown_variables(env::vars_os()) {
+                tracing::warn!(variable, "unknown environment variable ignored; `etcd-proxy --help` lists the flags");
+            }
             serve(*args).inspect_err(|error| tracing::error!("not serving: {error}"))
         }
         Ok(Invocation::Claim(args)) => tool(&args.log, tools::claim(*args.clone())),

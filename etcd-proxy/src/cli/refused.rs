@@ -3,8 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// What environment variables of this program begin with.
-const ENVIRONMENT: &str = "ETCD_PROXY_";
+use super::ENVIRONMENT;
 
 const NO_MEMBER: &str = "the proxy is no member of the cluster and stores nothing; set it on the upstream";
 const NO_PASSWORD: &str = "etcd user and password are not implemented; let the upstream take the user from the client certificate of --cert (its common name)";

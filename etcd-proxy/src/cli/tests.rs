@@ -92,3 +92,10 @@ fn unknown_words_and_flags_are_errors() {
         assert!(parse_words(words).is_err(), "{words}");
     }
 }
+
+#[test]
+fn misspelt_variables_are_noticed() {
+    let environment = ["ETCD_PROXY_PREFX", "ETCD_PROXY_PREFIX", "ETCD_PROXY_SERVICE_HOST", "ETCD_PROXY_PORT", "PATH"];
+    let unknown = unknown_variables(environment.map(|name| (name.into(), "x".into())));
+    assert_eq!(unknown, ["ETCD_PROXY_PREFX"]);
+}

@@ -210,7 +210,8 @@ impl Pool {
     fn connecting(&self, slot: &Arc<Slot>) -> Option<watch::Receiver<()>> {
         let mut state = slot.state.lock();
         match &*state {
-            State::Connecting(dialled) => return Some(dialled.clone()),
+            // A dial whose task was lost with its runtime is not waited for.
+            State::Connecting(dialled) if dialled.has_changed().is_ok() => return Some(dialled.clone()),
             // Made by somebody else since the caller looked: nothing to wait for.
             State::Ready(connection) if !connection.sender.is_closed() => {
                 return Some(watch::channel(()).1);

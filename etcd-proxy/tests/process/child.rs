@@ -186,10 +186,20 @@ impl Proxy {
         Self::spawn_at(url, prefix, endpoints, flags)
     }
 
+    /// A plaintext proxy that may open `files` file descriptors and no more.
+    pub(crate) fn spawn_limited(prefix: &str, endpoints: &str, files: u32) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_etcd-proxy")]);
+        Self::run(command, format!("http://{}", free_address()), prefix, endpoints, &[])
+    }
+
     pub(crate) fn spawn_at(url: String, prefix: &str, endpoints: &str, flags: &[&str]) -> Self {
+        Self::run(Command::new(env!("CARGO_BIN_EXE_etcd-proxy")), url, prefix, endpoints, flags)
+    }
+
+    fn run(mut command: Command, url: String, prefix: &str, endpoints: &str, flags: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         let metrics = format!("http://{}", free_address());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_etcd-proxy"));
         command
             .args(["--prefix", prefix, "--endpoints", endpoints, "--listen-client-urls", &url])
             .args(["--listen-metrics-urls", &metrics])

@@ -10,7 +10,7 @@ use tokio::{
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
-    child::{Etcd, Proxy, SOON},
+    child::{Etcd, Proxy, SOON, eventually},
     http::{get, request},
 };
 
@@ -102,9 +102,29 @@ async fn silent_and_surplus_connections_are_closed() {
     let ended = timeout(SOON, surplus.read(&mut buffer)).await.expect("closed at once");
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     drop(speaking);
-    crate::child::eventually("places are free again", async || {
+    eventually("places are free again", async || {
         tokio::time::sleep(Duration::from_millis(10)).await;
         get(&format!("{}/version", proxy.url)).await.filter(|answer| answer.status == 200)
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_out_of_file_descriptors_is_survived() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::spawn_limited("/a/", &etcd.url, 32);
+    proxy.ready().await;
+    assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
+    let address = proxy.url.strip_prefix("http://").unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..64 {
+        connections.push(TcpStream::connect(address).await.unwrap());
+    }
+    eventually("it cannot accept", async || proxy.program.log().contains("cannot accept").then_some(())).await;
+    drop(connections);
+    eventually("it serves again", async || {
+        get(&format!("{}/version", proxy.url)).await.filter(|answer| answer.status == 200)
+    })
+    .await;
+    assert_eq!(proxy.ctl(&["get", "k"]), "k\nv\n");
 }
