@@ -167,3 +167,6 @@ pub fn render(format: &OutputFormat, json: Vec<u8>) -> Result<Vec<u8>, serde_jso
         MediaType::Yaml => yaml::from_json(&json),
     }
 }
+
+#[cfg(test)]
+mod tests;

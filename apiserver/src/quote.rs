@@ -46,6 +46,9 @@ mod tests {
 
     #[test]
     fn quotes_as_go_does() {
-        assert_eq!(quote("a\"b\\c\n\u{1}\u{7f}é\u{301}\u{a0}\u{200b}😀"), r#""a\"b\\c\n\x01\x7fé́\u00a0\u200b😀""#);
+        assert_eq!(
+            quote("\u{7}\u{b}a\"b\\c\n\u{1}\u{7f}é\u{301}\u{a0}\u{200b}😀"),
+            r#""\a\va\"b\\c\n\x01\x7fé́\u00a0\u200b😀""#
+        );
     }
 }

@@ -107,8 +107,9 @@ fn narrow<T: TryFrom<u16> + Default>(value: u16) -> T {
 /// A duration as kubectl shows ages: `5s`, `7m12s`, `3h`, `12d` (k8s.io/apimachinery `pkg/util/duration`).
 pub fn human_duration(seconds: i64) -> String {
     match seconds {
-        ..-1 => return "<invalid>".to_owned(),
-        ..0 => return "0s".to_owned(),
+        ..=-2 => return "<invalid>".to_owned(),
+        // Clocks differ a little.
+        -1 => return "0s".to_owned(),
         0..120 => return format!("{seconds}s"),
         _ => {}
     }

@@ -67,10 +67,8 @@ fn merge_patches_agree_with_go() {
 #[test]
 fn no_patch_makes_a_document_too_deep_to_walk() {
     // Each pair of moves puts the whole document one level deeper.
-    let mut operations = Vec::new();
-    for _ in 0..2000 {
-        operations.push(r#"{"op":"add","path":"/b","value":{}},{"op":"move","from":"/a","path":"/b/a"},{"op":"move","from":"/b","path":"/a"}"#);
-    }
+    let pair = r#"{"op":"add","path":"/b","value":{}},{"op":"move","from":"/a","path":"/b/a"},{"op":"move","from":"/b","path":"/a"}"#;
+    let operations = vec![pair; 2000];
     let patch = format!("[{}]", operations.join(","));
     let operations = json::Operation::list(codec::json::parse_untyped(patch.as_bytes()).unwrap()).unwrap();
     let mut document = document(r#"{"a":{}}"#).unwrap();

@@ -85,8 +85,15 @@ fn text(out: &mut String, text: &str) {
     if is_plain(text) {
         out.push_str(text);
     } else {
-        // A JSON text is a YAML text in double quotes.
-        out.push_str(&codec::to_text(&Value::String(text.to_owned())));
+        // A JSON text is a YAML text in double quotes, but for characters that YAML does not print.
+        for c in codec::to_text(&Value::String(text.to_owned())).chars() {
+            match c {
+                '\u{7f}'..='\u{9f}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {
+                    out.push_str(&format!("\\u{:04x}", u32::from(c)));
+                }
+                c => out.push(c),
+            }
+        }
     }
 }
 
