@@ -3,11 +3,11 @@
 use std::{
     io::{BufRead, BufReader},
     process::Stdio,
-    sync::Once,
+    sync::OnceLock,
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use e2e::Shared;
 use serde_json::json;
 use xtask::{
@@ -28,23 +28,14 @@ spec:
     quantity: 2
 ";
 
-/// A namespace, and the toppings of all of them.
+/// A namespace, and the toppings that all of them share.
 fn kitchen(name: &str) -> Result<Kubectl> {
-    static TOPPINGS: Once = Once::new();
+    static TOPPINGS: OnceLock<Result<String, String>> = OnceLock::new();
+    const CREATE: [&str; 7] =
+        ["create", "-f", "topping-mozzarella.yaml", "-f", "topping-salami.yaml", "-f", "topping-tomato.yaml"];
     let kubectl = CLUSTER.namespace(name)?;
-    let mut created = Ok(String::new());
-    TOPPINGS.call_once(|| {
-        created = kubectl.ok(&[
-            "create",
-            "-f",
-            "topping-mozzarella.yaml",
-            "-f",
-            "topping-salami.yaml",
-            "-f",
-            "topping-tomato.yaml",
-        ]);
-    });
-    created.map(|_| kubectl)
+    let created = TOPPINGS.get_or_init(|| kubectl.ok(&CREATE).map_err(|error| format!("{error:#}")));
+    created.as_ref().map(|_| kubectl).map_err(|error| anyhow!("{error}"))
 }
 
 fn with(kubectl: &Kubectl, args: &[&str], name: &str) -> Result<String> {
