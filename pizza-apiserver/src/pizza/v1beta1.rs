@@ -31,9 +31,9 @@ pub struct PizzaSpec {
 /// PizzaTopping is a topping and how many portions of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("required" = ["name"]))]
 pub struct PizzaTopping {
     /// The name of a topping of the restaurant.
-    #[schemars(required)]
     pub name: String,
     /// Portions. Absent or zero means one.
     pub quantity: i64,
