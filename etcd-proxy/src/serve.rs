@@ -96,7 +96,13 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Verdict::Later => false,
     };
 
-    let server = Server::new(config.connections.clone(), connections.clone(), shutdown.clone(), connection_metrics);
+    let server = Server::new(
+        config.connections.clone(),
+        background.clone(),
+        connections.clone(),
+        shutdown.clone(),
+        connection_metrics,
+    );
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());
         let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone());

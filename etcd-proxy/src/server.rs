@@ -50,6 +50,7 @@ pub struct Server {
     http: auto::Builder<TokioExecutor>,
     settings: ConnectionSettings,
     permits: Arc<Semaphore>,
+    listeners: TaskTracker,
     connections: TaskTracker,
     shutdown: Shutdown,
     metrics: ConnectionMetrics,
@@ -58,21 +59,22 @@ pub struct Server {
 // === impl Server ===
 
 impl Server {
-    /// A server whose connections are counted by `connections` and end with `shutdown`.
+    /// A server whose accept loops run among `listeners` and whose connections run among `connections`, until `shutdown`.
     pub fn new(
         settings: ConnectionSettings,
+        listeners: TaskTracker,
         connections: TaskTracker,
         shutdown: Shutdown,
         metrics: ConnectionMetrics,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(settings.max_connections));
-        Self { http: http_builder(&settings), settings, permits, connections, shutdown, metrics }
+        Self { http: http_builder(&settings), settings, permits, listeners, connections, shutdown, metrics }
     }
 
     /// Accepts connections on `listener` until the process closes.
     pub fn serve(&self, listener: Listener, tls: Option<Arc<ServerTls>>, handler: impl Handler) {
         let server = self.clone();
-        self.connections.spawn(async move {
+        self.listeners.spawn(async move {
             tracing::info!(url = %listener, "listening");
             while let Some(accepted) = server.shutdown.closing().run_until_cancelled(listener.accept()).await {
                 match accepted {
