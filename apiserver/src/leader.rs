@@ -105,11 +105,11 @@ impl LeaderElection {
             return Err(ElectionError::Retry);
         }
         let mut candidate = Candidate { election: self, storage, observed: None };
-        while candidate.wait_until_elected(&stop).await {
+        while let Some(elected) = candidate.wait_until_elected(&stop).await {
             tracing::info!(key = candidate.election.key, identity = candidate.election.identity, "leading");
             let leading = stop.child_token();
             let work = lead(leading.clone());
-            candidate.lead_while_renewed(work, leading).await;
+            candidate.lead_while_renewed(work, leading, elected).await;
             tracing::info!(
                 key = candidate.election.key,
                 identity = candidate.election.identity,
@@ -126,16 +126,17 @@ impl LeaderElection {
 // === impl Candidate ===
 
 impl Candidate {
-    /// Whether this candidate was elected; else it was told to stop.
-    async fn wait_until_elected(&mut self, stop: &CancellationToken) -> bool {
+    /// When this candidate asked for the lead that it got: others count from a later moment. `None` when told to stop.
+    async fn wait_until_elected(&mut self, stop: &CancellationToken) -> Option<Instant> {
         loop {
+            let started = Instant::now();
             let attempt = tokio::time::timeout(self.election.renew_deadline, self.try_acquire_or_renew());
             let outcome = tokio::select! {
-                () = stop.cancelled() => return false,
+                () = stop.cancelled() => return None,
                 outcome = attempt => outcome,
             };
             match outcome {
-                Ok(Ok(true)) => return true,
+                Ok(Ok(true)) => return Some(started),
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
                     tracing::warn!(%error, key = self.election.key, "cannot stand for election, trying again")
@@ -146,16 +147,21 @@ impl Candidate {
             }
             let wait = self.election.retry_period.mul_f64(1.0 + rand::random::<f64>() * (JITTER - 1.0));
             tokio::select! {
-                () = stop.cancelled() => return false,
+                () = stop.cancelled() => return None,
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
     /// Runs the leader's work, and renews the lease meanwhile. Comes back when the work has ended.
-    async fn lead_while_renewed(&mut self, work: impl Future<Output = ()>, leading: CancellationToken) {
+    async fn lead_while_renewed(
+        &mut self,
+        work: impl Future<Output = ()>,
+        leading: CancellationToken,
+        elected: Instant,
+    ) {
         let mut work = std::pin::pin!(work);
-        let mut renewed = Instant::now();
+        let mut renewed = elected;
         while !leading.is_cancelled() {
             let deadline = renewed + self.election.renew_deadline;
             let retry_period = self.election.retry_period;

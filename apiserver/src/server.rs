@@ -14,6 +14,7 @@ pub mod config;
 mod documents;
 pub mod health;
 pub mod hooks;
+mod impersonation;
 pub mod inflight;
 pub mod lifecycle;
 pub mod metrics;

@@ -69,6 +69,8 @@ const FEATURES: &[Feature] = &[
         &["false"],
         "API priority and fairness is not implemented; --max-requests-inflight and --max-mutating-requests-inflight bound the load",
     ),
+    feature("v", &["0", "1", "2", "3"], "logs are not chosen by a number; see the program's own flags for logs"),
+    feature("vmodule", &[""], "logs are not chosen by file; see the program's own flags for logs"),
     feature("profiling", &["false"], "there are no profiles to read"),
     feature("contention-profiling", &["false"], "there are no profiles to read"),
     feature("debug-socket-path", &[""], "there are no profiles to read"),

@@ -30,6 +30,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest head of a request, in bytes (`http.DefaultMaxHeaderBytes` of Go).
 const MAX_HEADER_BYTES: u32 = 1 << 20;
+/// Most headers of a request.
+const MAX_HEADERS: usize = 4096;
 /// Flow control of one HTTP/2 stream: most bodies fit (`resourceBody99Percentile`).
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// Flow control of one HTTP/2 connection. Much larger than a stream's, or one stalled stream would stall the rest.
@@ -142,7 +144,14 @@ impl Acceptor {
 
     fn http(&self) -> auto::Builder<TokioExecutor> {
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).half_close(false);
+        // A user's groups come as headers, one each, and there may be many.
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .half_close(false)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEADER_BYTES as usize);
         builder
             .http2()
             .timer(TokioTimer::new())

@@ -1,19 +1,24 @@
 //! What happens to each request, from its head to the last byte of its answer
 //! (k8s.io/apiserver `pkg/server/config.go`, `DefaultBuildHandlerChain`).
 
-use std::{net::SocketAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    panic::AssertUnwindSafe,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, RETRY_AFTER, STRICT_TRANSPORT_SECURITY},
+    header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONNECTION, RETRY_AFTER, STRICT_TRANSPORT_SECURITY},
     request::Parts,
 };
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    body,
+    body, impersonation,
     inflight::{Admission, InFlight},
     lifecycle::Lifecycle,
     metrics::{Metrics, Target},
@@ -36,6 +41,9 @@ use crate::{
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// The name under which the server calls itself (k8s.io/apiserver `pkg/authentication/user`, `APIServerUser`).
 const LOOPBACK_USER: &str = "system:apiserver";
+
+/// The headers of Kubernetes' aggregator, which are removed whether or not they are believed.
+static STANDARD_HEADERS: LazyLock<RequestHeaderNames> = LazyLock::new(RequestHeaderNames::standard);
 
 /// Where a request comes from.
 pub struct Origin {
@@ -178,7 +186,7 @@ impl Exchange {
             Ok(deadline) => deadline,
             Err(status) => return refuse(&status, &parts),
         };
-        let accept = parts.headers.clone();
+        let accept = parts.headers.get(ACCEPT).cloned();
         let counted = long_running.then(|| handler.metrics.long_running(&target));
         let tracked = if long_running { handler.watches.token() } else { handler.requests.token() };
         let received = self.received;
@@ -190,6 +198,7 @@ impl Exchange {
                 Err(_) => {
                     handler.metrics.terminated(&target, StatusCode::GATEWAY_TIMEOUT);
                     let status = Status::timeout("request did not complete within the allotted timeout", 0);
+                    let accept = accept.map(|value| (ACCEPT, value)).into_iter().collect();
                     (response::status(&accept, None, &status), None)
                 }
             },
@@ -237,6 +246,14 @@ impl Exchange {
             Err(status) => return (refuse(&status, &parts), None),
         };
         let handler = self.handler;
+        let user = if self.origin.loopback {
+            user
+        } else {
+            match impersonation::resolve(&*handler.authorizer, user, &mut parts.headers).await {
+                Ok(user) => user,
+                Err(status) => return (refuse(&status, &parts), None),
+            }
+        };
         let permit = match handler.manners.in_flight.admit(&info, &user) {
             Admission::Go(permit) => permit.map(|permit| (permit, handler.metrics.in_flight(info.is_read_only()))),
             Admission::TooMany => {
@@ -293,7 +310,7 @@ impl Exchange {
         }
         let user = user.map_err(|_| Status::unauthorized("Unauthorized"))?;
         parts.headers.remove(AUTHORIZATION);
-        RequestHeaderNames::standard().remove(&mut parts.headers);
+        STANDARD_HEADERS.remove(&mut parts.headers);
         if let Some(trust) = authenticator.identity_headers() {
             trust.names.remove(&mut parts.headers);
         }
