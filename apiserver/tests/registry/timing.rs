@@ -1,4 +1,4 @@
-//! What takes its time: on a clock that the test drives, so on the storage in memory only.
+//! What takes its time, on a clock that the test drives, and what is much: on the storage in memory only.
 
 use std::time::Duration;
 
@@ -79,4 +79,24 @@ async fn watches_end_in_time_and_at_shutdown() {
     });
     assert!(end.is_none());
     assert_eq!(begin.elapsed().as_secs(), 107);
+}
+
+#[tokio::test]
+async fn what_is_much_is_read_in_parts_and_told_once() {
+    let api = Api::new().await;
+    for i in 0..2100 {
+        api.make(&format!("f{i:04}")).await;
+    }
+    let revision = api.storage.current_revision().await.unwrap().0;
+    let mut watch = api.watch(WATCH_LIST).await;
+    for i in 0..2100 {
+        if i == 1000 {
+            // What happens in the meantime is told afterwards.
+            api.delete(&format!("{FLUNDERS}/f2050"), None).await.is(200);
+        }
+        assert_eq!(watch.take(1).await, [("ADDED".to_owned(), format!("f{i:04}"))]);
+    }
+    let end = watch.next().await.unwrap();
+    assert_eq!(end["object"]["metadata"]["resourceVersion"], revision.to_string());
+    assert_eq!(watch.take(1).await, [("DELETED".to_owned(), "f2050".to_owned())]);
 }

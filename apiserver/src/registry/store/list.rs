@@ -51,6 +51,14 @@ pub(super) enum Range {
     Prefix(String),
 }
 
+/// A part of a range's keys.
+pub(super) struct Part {
+    pub(super) items: Vec<KeyValue>,
+    pub(super) revision: Revision,
+    /// Where the rest begins, if there is any.
+    pub(super) next: Option<String>,
+}
+
 // === impl List ===
 
 impl<H> List<H> {
@@ -192,7 +200,7 @@ impl<S: Strategy> Store<S> {
             let mut last = None;
             let mut rest = page.remaining;
             let mut keys = page.items.into_iter();
-            for kv in keys.by_ref() {
+            for (seen, kv) in keys.by_ref().enumerate() {
                 if let Some(object) = self.select(&kv, selection)? {
                     items.push(object);
                 }
@@ -200,7 +208,7 @@ impl<S: Strategy> Store<S> {
                 if limit > 0 && items.len() >= limit {
                     break;
                 }
-                if items.len() % YIELD_AFTER == YIELD_AFTER - 1 {
+                if seen % YIELD_AFTER == YIELD_AFTER - 1 {
                     tokio::task::yield_now().await;
                 }
             }
@@ -238,23 +246,33 @@ impl<S: Strategy> Store<S> {
         range: &Range,
         at: Freshness,
     ) -> Result<(Vec<KeyValue>, Revision), StorageError> {
+        let mut part = self.part(range, None, MAX_PAGE, at).await?;
+        let (mut items, revision) = (part.items, part.revision);
+        while let Some(start) = part.next {
+            part = self.part(range, Some(&start), MAX_PAGE, Freshness::Exact(revision)).await?;
+            items.append(&mut part.items);
+        }
+        Ok((items, revision))
+    }
+
+    /// At most `size` keys of a range from `start` on, undecoded.
+    pub(super) async fn part(
+        &self,
+        range: &Range,
+        start: Option<&str>,
+        size: usize,
+        at: Freshness,
+    ) -> Result<Part, StorageError> {
         match range {
             Range::Key(key) => {
                 let got = self.when_fresh(at, |at| self.storage().get(key, at)).await?;
-                Ok((got.kv.into_iter().collect(), got.revision))
+                Ok(Part { items: got.kv.into_iter().collect(), revision: got.revision, next: None })
             }
             Range::Prefix(prefix) => {
-                let mut page = self.page(prefix, None, MAX_PAGE, at).await?;
-                let revision = page.revision;
-                let mut items = page.items;
-                while page.remaining > 0
-                    && let Some(last) = items.last()
-                {
-                    let start = format!("{}\0", last.key);
-                    page = self.page(prefix, Some(&start), MAX_PAGE, Freshness::Exact(revision)).await?;
-                    items.append(&mut page.items);
-                }
-                Ok((items, revision))
+                let page = self.page(prefix, start, size, at).await?;
+                let last = page.items.last().filter(|_| page.remaining > 0);
+                let next = last.map(|kv| format!("{}\0", kv.key));
+                Ok(Part { items: page.items, revision: page.revision, next })
             }
         }
     }

@@ -21,6 +21,8 @@ use crate::{
 
 /// How often a watcher is told how far it is (k8s.io/apiserver `pkg/storage/cacher/cacher.go`, `defaultBookmarkFrequency`).
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How many objects of what is there first are held at once.
+const INITIAL_PART: usize = 2_000;
 /// How long before its end it is told for the last time.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
@@ -51,8 +53,8 @@ struct Watcher<S: Strategy> {
     store: Store<S>,
     range: Range,
     selection: Selection,
-    /// What is to be read first.
-    initial: Option<Freshness>,
+    /// What is to be read before changes are told: from which key on, and of which state.
+    initial: Option<(Option<String>, Freshness)>,
     /// What was read and not told yet.
     unsaid: std::vec::IntoIter<KeyValue>,
     /// Whether the watcher waits to be told that it has heard what was there first.
@@ -114,7 +116,7 @@ impl<S: Strategy> Store<S> {
             store: self.clone(),
             range,
             selection,
-            initial: initial.then_some(at),
+            initial: initial.then_some((None, at)),
             unsaid: Vec::new().into_iter(),
             end_unsaid: options.allow_watch_bookmarks && options.send_initial_events == Some(true),
             after: revision,
@@ -144,15 +146,17 @@ impl<S: Strategy> Store<S> {
 impl Bookmarks {
     fn until(deadline: Instant) -> Self {
         let last = deadline.checked_sub(BOOKMARK_BEFORE_END).unwrap_or(deadline);
-        let next = last.min(Instant::now() + BOOKMARK_EVERY);
-        Self { next: Box::pin(sleep_until(next)), last, asked: false }
+        Self { next: Box::pin(sleep_until(Self::after(Instant::now(), last))), last, asked: false }
     }
 
     fn asked(&mut self) {
         self.asked = true;
-        let now = Instant::now();
-        let next = if now >= self.last { now + BOOKMARK_EVERY } else { self.last.min(now + BOOKMARK_EVERY) };
-        self.next.as_mut().reset(next);
+        self.next.as_mut().reset(Self::after(Instant::now(), self.last));
+    }
+
+    fn after(now: Instant, last: Instant) -> Instant {
+        let regular = now + BOOKMARK_EVERY;
+        if now < last { regular.min(last) } else { regular }
     }
 }
 
@@ -161,14 +165,8 @@ impl Bookmarks {
 impl<S: Strategy> Watcher<S> {
     async fn next(&mut self) -> Option<WatchEvent<S::Object>> {
         while !self.done {
-            if self.shut_down.is_cancelled() {
+            if self.shut_down.is_cancelled() || self.deadline.is_elapsed() {
                 return None;
-            }
-            if let Some(at) = self.initial.take() {
-                match self.store.snapshot(&self.range, at).await {
-                    Ok((items, revision)) => (self.unsaid, self.after) = (items.into_iter(), revision),
-                    Err(error) => return self.fail(error),
-                }
             }
             while let Some(kv) = self.unsaid.next() {
                 match self.store.decode(&kv) {
@@ -176,6 +174,16 @@ impl<S: Strategy> Watcher<S> {
                     Ok(_) => {}
                     Err(status) => return self.end_with(status),
                 }
+            }
+            if let Some((start, at)) = self.initial.take() {
+                match self.store.part(&self.range, start.as_deref(), INITIAL_PART, at).await {
+                    Ok(part) => {
+                        (self.unsaid, self.after) = (part.items.into_iter(), part.revision);
+                        self.initial = part.next.map(|start| (Some(start), Freshness::Exact(part.revision)));
+                    }
+                    Err(error) => return self.fail(error),
+                }
+                continue;
             }
             if std::mem::take(&mut self.end_unsaid) {
                 return Some(WatchEvent::Bookmark { revision: self.after, initial_events_end: true });
