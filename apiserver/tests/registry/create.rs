@@ -64,7 +64,8 @@ async fn what_is_not_valid_is_refused_in_the_fields_words() {
 #[tokio::test]
 async fn bodies_are_checked_before_objects() {
     let api = Api::new().await;
-    let cases: [(&[(&str, &str)], &[u8], u16, &str); 6] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
+    let cases: [Case<'_>; 6] = [
         (&[("content-type", "text/plain")], b"{}", 415, "the body of the request was in an unknown format"),
         (&[], b"nonsense", 400, "must be of type Flunder"),
         (&[], b"{\"kind\":\"Other\"}", 400, "cannot be handled as a Flunder"),

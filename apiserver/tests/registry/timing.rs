@@ -1,10 +1,14 @@
 //! What takes its time, on a clock that the test drives, and what is much: on the storage in memory only.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use apiserver::storage::memory::{Memory, MemoryOptions};
 use serde_json::json;
 
-use crate::api::{Api, FLUNDERS, WATCH_LIST, flunder, names, text};
+use crate::{
+    api::{Api, FLUNDERS, WATCH_LIST, flunder, names, text, version},
+    flunder::Flunders,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_read_of_the_future_waits_and_then_says_so() {
@@ -99,4 +103,25 @@ async fn what_is_much_is_read_in_parts_and_told_once() {
     let end = watch.next().await.unwrap();
     assert_eq!(end["object"]["metadata"]["resourceVersion"], revision.to_string());
     assert_eq!(watch.take(1).await, [("DELETED".to_owned(), "f2050".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_watcher_that_does_not_keep_up_is_left_behind() {
+    let options = MemoryOptions { watch_queue: 10, ..MemoryOptions::default() };
+    let api = Api::over(Arc::new(Memory::new(options)), Flunders::default(), Vec::new()).await;
+    let made = api.make("a").await;
+    let uri = format!("{FLUNDERS}?watch=1&resourceVersion={}", version(&made));
+    let (mut slow, mut quick) = (api.watch(&uri).await, api.watch(&uri).await);
+    api.make("b").await;
+    assert_eq!(slow.take(1).await, quick.take(1).await);
+    for i in 0..50 {
+        api.make(&format!("c{i}")).await;
+        quick.take(1).await;
+    }
+    let mut events = 0;
+    while let Some(event) = slow.next().await {
+        assert_eq!(event["type"], "ADDED", "the client comes back with the version that it has: {event}");
+        events += 1;
+    }
+    assert!(events < 50, "{events}");
 }

@@ -1,4 +1,4 @@
-use apiserver::authorization::Decision;
+use apiserver::authorization::{AuthorizationError, Decision};
 use serde_json::{Value, json};
 
 use crate::{
@@ -133,6 +133,10 @@ async fn a_put_creates_where_the_resource_allows_it_and_the_user_may() {
         message,
         r#"flunders.wardle.example.com "a" is forbidden: User "alice" cannot create resource "flunders" in API group "wardle.example.com" in the namespace "default""#
     );
+    *api.allowed.lock() = Decision::Error(AuthorizationError { message: "cannot tell".to_owned() });
+    let (reason, _) = api.put(&uri(), &flunder("a")).await.fails(500);
+    assert_eq!(reason, "InternalError", "an error is not a permission");
+    api.get(&uri()).await.fails(404);
     *api.allowed.lock() = Decision::Allow;
     let made = api.put(&uri(), &flunder("a")).await.is(201);
     assert_eq!((&made["metadata"]["generation"], &made["status"]["phase"]), (&json!(1), &json!("New")));

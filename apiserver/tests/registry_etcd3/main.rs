@@ -1,5 +1,11 @@
 //! The cases of `registry` over etcd, each in one of its own, and what only a storage elsewhere can do: fail.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    missing_docs,
+    reason = "tests fail by panicking"
+)]
 
 #[path = "../registry/admission.rs"]
 mod admission;
