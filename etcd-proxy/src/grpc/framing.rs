@@ -71,7 +71,7 @@ impl Frames {
         Self { eager: usize::MAX, ..Self::new(usize::MAX) }
     }
 
-    /// Takes the next piece of the body. Everything that the one before held must have been taken by [`Frames::next`].
+    /// Takes the next piece of the body. Everything that the one before held must have been taken by [`Frames::message`].
     pub fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty(), "the previous chunk has been used up");
         self.chunk = chunk;
@@ -90,7 +90,7 @@ impl Frames {
     ///
     /// # Errors
     /// For messages that are too long or compressed, as grpc-go answers.
-    pub fn next(&mut self) -> Result<Option<Bytes>, Status> {
+    pub fn message(&mut self) -> Result<Option<Bytes>, Status> {
         if self.partial.is_empty() {
             match header(&self.chunk) {
                 None => {
@@ -196,7 +196,7 @@ mod tests {
         let chunk = Bytes::from(frame(b"abc"));
         let mut frames = Frames::new(3);
         frames.push(chunk.clone());
-        let message = frames.next().unwrap().unwrap();
+        let message = frames.message().unwrap().unwrap();
         assert_eq!(message, "abc");
         assert_eq!(message.as_ptr(), chunk[5..].as_ptr());
     }
@@ -205,14 +205,14 @@ mod tests {
     fn limits_read_as_grpc_gos() {
         let mut frames = Frames::new(2);
         frames.push(Bytes::from(frame(b"abc")));
-        let status = frames.next().unwrap_err();
+        let status = frames.message().unwrap_err();
         assert_eq!(
             (status.code(), status.message()),
             (tonic::Code::ResourceExhausted, "grpc: received message larger than max (3 vs. 2)")
         );
         let mut frames = Frames::new(2);
         frames.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
-        assert_eq!(frames.next().unwrap_err().code(), tonic::Code::Internal);
+        assert_eq!(frames.message().unwrap_err().code(), tonic::Code::Internal);
     }
 
     #[test]
@@ -227,13 +227,13 @@ mod tests {
         };
         let mut frames = Frames::new(1000).with_encoding(Encoding::Gzip);
         frames.push(compress(1000));
-        assert_eq!(frames.next().unwrap().unwrap().len(), 1000);
+        assert_eq!(frames.message().unwrap().unwrap().len(), 1000);
         frames.push(compress(1001));
-        let status = frames.next().unwrap_err();
+        let status = frames.message().unwrap_err();
         assert_eq!(status.message(), "grpc: received message after decompression larger than max 1000");
         let mut frames = Frames::new(1 << 20).with_encoding(Encoding::Gzip);
         frames.push(compress(100 << 20));
-        assert_eq!(frames.next().unwrap_err().code(), tonic::Code::ResourceExhausted);
+        assert_eq!(frames.message().unwrap_err().code(), tonic::Code::ResourceExhausted);
     }
 
     proptest! {
@@ -252,7 +252,7 @@ mod tests {
                 let (now, later) = wire.split_at((*cut).min(wire.len()));
                 wire = later;
                 frames.push(Bytes::copy_from_slice(now));
-                while let Some(message) = frames.next().unwrap() {
+                while let Some(message) = frames.message().unwrap() {
                     received.push(message.to_vec());
                 }
             }

@@ -38,7 +38,7 @@ where
         let frame = frame.map_err(|_| Status::cancelled("context canceled"))?;
         let Ok(data) = frame.into_data() else { continue };
         frames.push(data);
-        if let Some(message) = frames.next()? {
+        if let Some(message) = frames.message()? {
             return Ok(message);
         }
     }
@@ -65,7 +65,7 @@ pub async fn call(
         match frame?.into_data() {
             Ok(data) => {
                 frames.push(data);
-                while let Some(next) = frames.next()? {
+                while let Some(next) = frames.message()? {
                     message = Some(next);
                 }
             }

@@ -47,7 +47,7 @@ impl Fixture {
 fn frames(out: BytesMut) -> Vec<Bytes> {
     let mut frames = Frames::trusted();
     frames.push(out.freeze());
-    std::iter::from_fn(|| frames.next().unwrap()).collect()
+    std::iter::from_fn(|| frames.message().unwrap()).collect()
 }
 
 /// The one message that the upstream gets for a request.

@@ -59,7 +59,7 @@ pub(super) enum Own {
 /// Methods with streams.
 pub(super) enum Stream {
     /// One request, many responses.
-    RangeStream(std::sync::Arc<dyn Rewriter>),
+    Range(std::sync::Arc<dyn Rewriter>),
     /// Many each way; a rewriter for each stream.
     Watch,
     /// Many each way.
@@ -129,7 +129,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
         ("/etcdserverpb.KV/Range", forward(Typed::<Range>::new(schema)?)),
         (
             "/etcdserverpb.KV/RangeStream",
-            Action::Stream(Stream::RangeStream(std::sync::Arc::new(Typed::<RangeStream>::new(schema)?))),
+            Action::Stream(Stream::Range(std::sync::Arc::new(Typed::<RangeStream>::new(schema)?))),
         ),
         ("/etcdserverpb.KV/Put", forward(Typed::<Put>::new(schema)?)),
         ("/etcdserverpb.KV/DeleteRange", forward(Typed::<DeleteRange>::new(schema)?)),
@@ -211,7 +211,7 @@ impl fmt::Debug for Unary {
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::RangeStream(_) => "RangeStream",
+            Self::Range(_) => "RangeStream",
             Self::Watch => "Watch",
             Self::KeepAlive(_) => "KeepAlive",
             Self::Refuse(_) => "Refuse",

@@ -125,12 +125,12 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
     let ClientCall { path, headers, deadline, frames, mut body } = client;
     // Large ranges keep to the connections of the unary calls, so that watches need not wait for them.
     let mut channel = match kind {
-        Stream::RangeStream(_) => tenant.upstream().unary(),
+        Stream::Range(_) => tenant.upstream().unary(),
         _ => tenant.upstream().streams(),
     };
     let (rewriter, request, failure, open): (Arc<dyn Rewriter>, _, _, _) = match kind {
         Stream::Refuse(status) => return Err(status()),
-        Stream::RangeStream(rewriter) => {
+        Stream::Range(rewriter) => {
             let message = grpc::read_message(&mut body, frames).await?;
             let frame = unary::rewritten(tenant, |view, out| rewriter.request(view, &message, out)).await?;
             tenant.check_length(&frame)?;
@@ -180,7 +180,7 @@ impl RequestStream {
     fn rewrite(&mut self) -> Result<BytesMut, Status> {
         let mut out = BytesMut::new();
         while out.len() < BATCH
-            && let Some(message) = self.frames.next()?
+            && let Some(message) = self.frames.message()?
         {
             let before = out.len();
             match self.rewriter.request(&self.tenant.view(), &message, &mut out) {
@@ -233,7 +233,7 @@ impl ResponseStream {
     fn rewrite(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
         while out.len() < BATCH && self.waiting.is_none() && self.ending.is_none() {
-            match self.frames.next() {
+            match self.frames.message() {
                 Ok(Some(message)) => self.rewrite_one(message, &mut out),
                 Ok(None) => break,
                 Err(status) => self.ending = Some(status),
