@@ -10,6 +10,7 @@ mod flunder;
 mod get;
 mod list;
 mod patch;
+mod races;
 mod timing;
 mod update;
 mod watch;

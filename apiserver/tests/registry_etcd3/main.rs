@@ -27,6 +27,8 @@ mod get;
 mod list;
 #[path = "../registry/patch.rs"]
 mod patch;
+#[path = "../registry/races.rs"]
+mod races;
 #[path = "../registry/update.rs"]
 mod update;
 #[path = "../registry/watch.rs"]
