@@ -1,10 +1,6 @@
 //! What a store is, said as simply as possible: every state is kept whole, and nothing is fast.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use apiserver::storage::{
     Event, Expected, Freshness, Got, KeyValue, ListRange, Page, Revision, Storage, StorageError, Watch, WatchRange,
@@ -13,10 +9,10 @@ use apiserver::storage::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
+use parking_lot::Mutex;
 
 type State = BTreeMap<String, KeyValue>;
 
-#[allow(clippy::disallowed_types, reason = "a model has no use for a better lock")]
 #[derive(Clone)]
 pub(crate) struct Model(Arc<Mutex<History>>);
 
@@ -30,7 +26,6 @@ struct History {
 impl Model {
     pub(crate) fn new() -> Self {
         let history = History { states: vec![State::new()], events: Vec::new(), compacted: 0 };
-        #[allow(clippy::disallowed_types, reason = "as above")]
         Self(Arc::new(Mutex::new(history)))
     }
 }
@@ -86,13 +81,13 @@ impl History {
 #[async_trait]
 impl Storage for Model {
     async fn get(&self, key: &str, at: Freshness) -> Result<Got, StorageError> {
-        let history = self.0.lock().unwrap();
+        let history = self.0.lock();
         let (state, revision) = history.at(at)?;
         Ok(Got { kv: state.get(key).cloned(), revision })
     }
 
     async fn list(&self, range: ListRange<'_>) -> Result<Page, StorageError> {
-        let history = self.0.lock().unwrap();
+        let history = self.0.lock();
         let (state, revision) = history.at(range.at)?;
         let start = range.start.unwrap_or(range.prefix);
         let mut items: Vec<_> =
@@ -112,15 +107,15 @@ impl Storage for Model {
         value: Bytes,
         _: Option<Duration>,
     ) -> Result<Written, StorageError> {
-        Ok(self.0.lock().unwrap().write(key, expected, Some(value)))
+        Ok(self.0.lock().write(key, expected, Some(value)))
     }
 
     async fn delete(&self, key: &str, expected: Revision) -> Result<Written, StorageError> {
-        Ok(self.0.lock().unwrap().write(key, Expected::At(expected), None))
+        Ok(self.0.lock().write(key, Expected::At(expected), None))
     }
 
     async fn watch(&self, range: WatchRange<'_>, after: Revision) -> Result<Watch, StorageError> {
-        if after.0 + 1 < self.0.lock().unwrap().compacted {
+        if after.0 + 1 < self.0.lock().compacted {
             return Err(StorageError::Compacted { oldest: None });
         }
         let (prefix, whole) = match range {
@@ -138,7 +133,7 @@ impl Storage for Model {
         // Who reads on when there is nothing any more has made a mistake, and gets the end of the stream.
         let model = self.clone();
         let events = stream::unfold(0, move |mut number| {
-            let history = model.0.lock().unwrap();
+            let history = model.0.lock();
             while history.events.get(number).is_some_and(|event| !told(event)) {
                 number += 1;
             }
@@ -149,11 +144,11 @@ impl Storage for Model {
     }
 
     async fn current_revision(&self) -> Result<Revision, StorageError> {
-        Ok(Revision(self.0.lock().unwrap().current()))
+        Ok(Revision(self.0.lock().current()))
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StorageError> {
-        let mut history = self.0.lock().unwrap();
+        let mut history = self.0.lock();
         if revision.0 <= history.compacted {
             return Err(StorageError::Compacted { oldest: None });
         }
