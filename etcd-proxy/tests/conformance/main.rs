@@ -4,9 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod claims;
 mod compaction;
 mod differential;
 mod errors;
+mod etcdctl;
 mod isolation;
 mod leases;
 mod services;
