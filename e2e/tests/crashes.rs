@@ -36,9 +36,11 @@ async fn acknowledged_writes_stay_and_watches_miss_nothing() -> Result<()> {
         Informer::start(&cluster.tools, cluster.kubectl(), "restaurant.programming-kubernetes.info/v1beta1/pizzas")?;
 
     let journal = Arc::new(Journal::default());
+    // The writers end first: the observer is done when it has seen all that they were promised.
     let (stop, stopped) = watch::channel(false);
+    let (stop_observer, observer_stopped) = watch::channel(false);
     let observer = tokio::spawn(
-        Observer::new(direct.clone(), load::version(&direct).await?).run(stopped.clone(), Arc::clone(&journal)),
+        Observer::new(direct.clone(), load::version(&direct).await?).run(observer_stopped, Arc::clone(&journal)),
     );
     let clients = [("a", &direct), ("b", &direct), ("c", &direct), ("through-the-aggregator", &aggregated)];
     let writers: Vec<_> = clients
@@ -53,6 +55,7 @@ async fn acknowledged_writes_stay_and_watches_miss_nothing() -> Result<()> {
     for writer in writers {
         written.extend(writer.await??);
     }
+    stop_observer.send(true)?;
     killed?;
     // Until now the aggregator may have thought the server away.
     server.wait_available(cluster.kubectl())?;
@@ -60,7 +63,8 @@ async fn acknowledged_writes_stay_and_watches_miss_nothing() -> Result<()> {
     let acknowledged = journal.acknowledged();
     ensure!(acknowledged.len() >= 3 * ROUNDS * PROGRESS, "only {} writes were acknowledged", acknowledged.len());
     for (revision, name) in &acknowledged {
-        ensure!(seen.get(revision) == Some(name), "the watch missed {name} at {revision}");
+        let missed = || format!("the watch missed {name} at {revision}; it told {:?}", seen.around(*revision));
+        ensure!(seen.events.get(revision) == Some(name), missed());
     }
     read_back(&direct, &written).await?;
     let last = load::version(&direct).await?;

@@ -61,6 +61,15 @@ pub(crate) struct Observer {
     version: String,
 }
 
+/// What a watch told.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// The objects of its events, by revision.
+    pub(crate) events: BTreeMap<u64, String>,
+    /// Everything in its order, to tell how a gap came about.
+    trail: Vec<(&'static str, u64)>,
+}
+
 fn pizzas(client: &Client) -> (Api<DynamicObject>, ApiResource) {
     let kind = GroupVersionKind::gvk("restaurant.programming-kubernetes.info", "v1beta1", "Pizza");
     let resource = ApiResource::from_gvk_with_plural(&kind, "pizzas");
@@ -198,6 +207,20 @@ impl Writer {
     }
 }
 
+// === impl Seen ===
+
+impl Seen {
+    /// What was told around a revision that was not.
+    pub(crate) fn around(&self, revision: u64) -> Vec<(&'static str, u64)> {
+        let near = |(_, told): &&(&str, u64)| told.abs_diff(revision) < 30;
+        self.trail.iter().filter(near).copied().collect()
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.events.last_key_value().map(|(revision, _)| *revision)
+    }
+}
+
 // === impl Observer ===
 
 impl Observer {
@@ -205,13 +228,9 @@ impl Observer {
         Self { pizzas: pizzas(&client).0, version }
     }
 
-    /// Watches until told to stop and everything acknowledged was seen; answers the events' objects by revision.
-    pub(crate) async fn run(
-        mut self,
-        stopped: watch::Receiver<bool>,
-        journal: Arc<Journal>,
-    ) -> Result<BTreeMap<u64, String>> {
-        let mut seen = BTreeMap::new();
+    /// Watches until told to stop and everything acknowledged was seen.
+    pub(crate) async fn run(mut self, stopped: watch::Receiver<bool>, journal: Arc<Journal>) -> Result<Seen> {
+        let mut seen = Seen::default();
         let mut pace = tokio::time::interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -219,9 +238,10 @@ impl Observer {
             let Ok(stream) = self.pizzas.watch(&WatchParams::default().timeout(60), &self.version).await else {
                 continue;
             };
+            seen.trail.push(("watch from", self.version.parse()?));
             let mut stream = std::pin::pin!(stream);
             loop {
-                let last = seen.last_key_value().map(|(revision, _)| *revision);
+                let last = seen.last();
                 if *stopped.borrow() && last >= journal.last() {
                     return Ok(seen);
                 }
@@ -237,9 +257,13 @@ impl Observer {
                         let revision = revision(&object)?;
                         ensure!(last < Some(revision), "the watch went back to {revision}, or told it twice");
                         self.version = revision.to_string();
-                        seen.insert(revision, object.metadata.name.unwrap_or_default());
+                        seen.trail.push(("event", revision));
+                        seen.events.insert(revision, object.metadata.name.unwrap_or_default());
                     }
-                    WatchEvent::Bookmark(bookmark) => self.version = bookmark.metadata.resource_version,
+                    WatchEvent::Bookmark(bookmark) => {
+                        self.version = bookmark.metadata.resource_version;
+                        seen.trail.push(("bookmark", self.version.parse()?));
+                    }
                     WatchEvent::Error(status) if status.code == 410 => {
                         bail!("the watch could not go on from {}: {status:?}", self.version)
                     }

@@ -45,6 +45,7 @@ pub struct ControllerManager {
     /// The running program.
     pub process: Process,
     direct: Kubectl,
+    admin: Kubectl,
 }
 
 impl KubeApiserver {
@@ -169,14 +170,19 @@ impl ControllerManager {
         let direct = site.path("kube-controller-manager-direct.kubeconfig");
         let server = Server { url: format!("https://127.0.0.1:{port}"), ca: ca.pem() };
         server.kubeconfig(&direct, "admin", &ca.client("admin", Some(MASTERS))?)?;
-        Ok(Self { process, direct: Kubectl::new(site, tools, direct)? })
+        Ok(Self { process, direct: Kubectl::new(site, tools, direct)?, admin: apiserver.admin().clone() })
     }
 
-    /// Waits until it serves.
+    /// Waits until it serves and its controllers are at work: it is healthy before it has made them, and gives up if
+    /// kube-apiserver fails it then.
     ///
     /// # Errors
     /// When it does not within two minutes.
     pub fn wait_ready(&self) -> Result<()> {
-        self.process.wait_until("kube-controller-manager to be healthy", READY, || self.direct.probe("/healthz"))
+        self.process.wait_until("kube-controller-manager to be at work", READY, || {
+            self.direct.probe("/healthz")?;
+            // Made by one of its controllers, and it starts none before it has made all of them.
+            self.admin.ok(&["get", "serviceaccount", "default", "--namespace=default"]).map(drop)
+        })
     }
 }
