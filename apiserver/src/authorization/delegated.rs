@@ -12,6 +12,7 @@ use k8s_openapi::{
 };
 use kube::api::{Api, PostParams};
 use moka::{Expiry, future::Cache};
+use ring::digest;
 
 use super::{AuthorizationAttributes, AuthorizationError, Authorizer, Decision};
 use crate::{
@@ -29,8 +30,8 @@ const LARGEST_REMEMBERED: usize = 10_000;
 pub struct DelegatedAuthorizer {
     reviews: Api<SubjectAccessReview>,
     timeout: Duration,
-    /// By the question as JSON: nothing that is part of the question is left out of the key.
-    answers: Cache<Vec<u8>, Answer>,
+    /// By the SHA-256 of the question as JSON: nothing that is part of the question is left out of the key.
+    answers: Cache<[u8; 32], Answer>,
 }
 
 /// What the cluster said.
@@ -86,7 +87,7 @@ impl Authorizer for DelegatedAuthorizer {
     async fn authorize(&self, attributes: &AuthorizationAttributes<'_>) -> Decision {
         let spec = question(attributes);
         let outcome = if controlled_size(attributes) < LARGEST_REMEMBERED {
-            match serde_json::to_vec(&spec) {
+            match key(&spec) {
                 // Callers with the same question share one review; an error goes to all of them and is forgotten.
                 Ok(key) => self.answers.try_get_with(key, self.ask(spec)).await.map_err(|error| (*error).clone()),
                 Err(error) => Err(AuthorizationError { message: error.to_string() }),
@@ -105,10 +106,16 @@ impl Authorizer for DelegatedAuthorizer {
 
 // === impl Lifetimes ===
 
-impl Expiry<Vec<u8>, Answer> for Lifetimes {
-    fn expire_after_create(&self, _: &Vec<u8>, answer: &Answer, _: Instant) -> Option<Duration> {
+impl Expiry<[u8; 32], Answer> for Lifetimes {
+    fn expire_after_create(&self, _: &[u8; 32], answer: &Answer, _: Instant) -> Option<Duration> {
         Some(if matches!(answer, Answer::Allowed) { self.allowed } else { self.refused })
     }
+}
+
+fn key(spec: &SubjectAccessReviewSpec) -> Result<[u8; 32], serde_json::Error> {
+    let mut key = [0; 32];
+    key.copy_from_slice(digest::digest(&digest::SHA256, &serde_json::to_vec(spec)?).as_ref());
+    Ok(key)
 }
 
 /// The question in the cluster's words.

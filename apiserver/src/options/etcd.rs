@@ -21,7 +21,7 @@ pub enum Backend {
 #[command(next_help_heading = "Storage")]
 pub struct EtcdOptions {
     /// What keeps the objects: an etcd, or this process's memory, which is empty at each start.
-    #[arg(long, value_enum, default_value = "etcd3", env = None)]
+    #[arg(long, value_enum, default_value = "etcd3")]
     pub storage_backend: Backend,
 
     /// The etcd servers to connect to, separated by commas: https://HOST:PORT, http://HOST:PORT or unix:PATH.

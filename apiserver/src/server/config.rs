@@ -202,6 +202,15 @@ impl<S, N, Z> Config<S, N, Z> {
     }
 }
 
+impl<N, Z> Config<Serving, N, Z> {
+    /// Replaces the bounds of the listener.
+    #[must_use]
+    pub fn bounds(mut self, bounds: Bounds) -> Self {
+        self.serving.bounds = bounds;
+        self
+    }
+}
+
 impl Config<Serving, Arc<dyn Authenticator>, Arc<dyn Authorizer>> {
     /// What the server asks about permissions, for handlers that have questions of their own.
     pub fn authorizer_handle(&self) -> Arc<dyn Authorizer> {

@@ -178,3 +178,74 @@ impl ClientCertVerifier for ProofOfPossession {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+    use crate::{authentication::CaBundle, server::certificates::EphemeralCa};
+
+    fn write_pair(directory: &Path) {
+        let pair = EphemeralCa::new("ca").unwrap().serving(&["localhost".to_owned()], &[]).unwrap();
+        fs::write(directory.join("crt"), pair.certificate).unwrap();
+        fs::write(directory.join("key"), pair.key).unwrap();
+    }
+
+    fn serving(directory: &Path, trust: &Arc<Trust>) -> ServingTls {
+        let files = KeyPairFiles { certificate: directory.join("crt"), key: directory.join("key") };
+        ServingTls::new(files, TlsSettings::default(), trust.clone()).unwrap()
+    }
+
+    #[test]
+    fn a_new_certificate_is_served_and_a_bad_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        write_pair(directory.path());
+        let tls = serving(directory.path(), &Arc::default());
+        let (first, old) = (tls.current(), tls.key.load_full());
+        tls.reload_certificate();
+        assert!(Arc::ptr_eq(&first, &tls.current()), "nothing has changed");
+
+        // Half of a change: the certificate is there, its key is not yet.
+        let old_key = fs::read(directory.path().join("key")).unwrap();
+        write_pair(directory.path());
+        let new_key = fs::read(directory.path().join("key")).unwrap();
+        fs::write(directory.path().join("key"), old_key).unwrap();
+        tls.reload_certificate();
+        assert!(Arc::ptr_eq(&first, &tls.current()), "key and certificate do not match");
+        fs::write(directory.path().join("key"), new_key).unwrap();
+        tls.reload_certificate();
+        assert!(!Arc::ptr_eq(&first, &tls.current()));
+        assert_ne!(old.cert, tls.key.load().cert);
+
+        fs::write(directory.path().join("crt"), "no certificate").unwrap();
+        let second = tls.current();
+        tls.reload_certificate();
+        assert!(Arc::ptr_eq(&second, &tls.current()));
+    }
+
+    #[tokio::test]
+    async fn clients_are_told_of_new_cas() {
+        let directory = tempfile::tempdir().unwrap();
+        write_pair(directory.path());
+        let trust = Arc::new(Trust::default());
+        let tls = Arc::new(serving(directory.path(), &trust));
+        let first = tls.current();
+        let stop = CancellationToken::new();
+        let following = tokio::spawn({
+            let (tls, stop) = (tls.clone(), stop.clone());
+            async move { tls.follow(stop).await }
+        });
+        // The subscription must be there before the change.
+        tokio::task::yield_now().await;
+        trust.set_client_ca(CaBundle::from_pem(EphemeralCa::new("clients").unwrap().pem().as_bytes()).unwrap());
+        assert_eq!(trust.subjects().len(), 1);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+        while Arc::ptr_eq(&first, &tls.current()) {
+            assert!(tokio::time::Instant::now() < deadline, "the configuration is not rebuilt");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        stop.cancel();
+        following.await.unwrap();
+    }
+}

@@ -15,7 +15,7 @@ use crate::{
         AlwaysAllowPaths, AuthorizationAttributes, Authorizer, Decision, PrivilegedGroups, SYSTEM_MASTERS, Union,
         delegated::DelegatedAuthorizer,
     },
-    server::{chain::Manners, inflight::InFlight},
+    server::{accept::Bounds, chain::Manners, inflight::InFlight},
 };
 
 const ECHO: &str = "/apis/example.test/v1/namespaces/default/echoes/x";
@@ -236,4 +236,23 @@ async fn http2_carries_many_streams() {
     for watch in watches {
         assert_eq!(watch.await.unwrap().unwrap().status(), StatusCode::OK);
     }
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_the_rest_waits() {
+    let server = Running::start_with(
+        Arc::new(AllowAll),
+        None,
+        |config| config.bounds(Bounds { connections: 2, ..Bounds::default() }),
+        |_| {},
+    )
+    .await;
+    let (mut first, _second) = (server.http1(None).await, server.http1(None).await);
+    assert_eq!(first.get(ECHO, &[]).await.code, StatusCode::OK);
+    // The kernel takes the third connection, the server does not.
+    let third = server.tls(None, b"http/1.1");
+    assert!(tokio::time::timeout(Duration::from_millis(500), third).await.is_err());
+    drop(first);
+    assert_eq!(server.get(ECHO).await.code, StatusCode::OK);
+    server.stop().await.unwrap();
 }
