@@ -84,6 +84,21 @@ where
 // === impl DelegationError ===
 
 impl DelegationError {
+    /// What to do about it, if that can be told: a sentence to append, or nothing.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Kube(kube::Error::Api(status)) if status.code == 403 => {
+                ". Usually fixed by `kubectl create clusterrolebinding NAME --clusterrole=system:auth-delegator \
+                 --serviceaccount=NAMESPACE:SERVICEACCOUNT`"
+            }
+            Self::Kube(kube::Error::Api(status)) if status.code == 401 => {
+                ". The cluster does not know this server: look at --authentication-kubeconfig and \
+                 --authorization-kubeconfig"
+            }
+            _ => "",
+        }
+    }
+
     /// Whether asking again may help (k8s.io/apiserver `pkg/util/webhook/webhook.go`, `DefaultShouldRetry`).
     fn is_transient(&self) -> bool {
         match self {

@@ -73,7 +73,7 @@ impl TokenReviewer {
         let parameters = PostParams::default();
         let answer = with_backoff(self.timeout, || self.reviews.create(&parameters, &review))
             .await
-            .map_err(|error| AuthenticationError::new(format!("the TokenReview failed: {error}")))?;
+            .map_err(|error| AuthenticationError::new(format!("the TokenReview failed: {error}{}", error.remedy())))?;
         let status = answer.status.unwrap_or_default();
         match (status.authenticated.unwrap_or_default(), status.error.filter(|e| !e.is_empty())) {
             (true, _) => {

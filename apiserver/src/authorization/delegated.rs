@@ -66,7 +66,7 @@ impl DelegatedAuthorizer {
         let parameters = PostParams::default();
         let answer =
             with_backoff(self.timeout, || self.reviews.create(&parameters, &review)).await.map_err(|error| {
-                tracing::error!(%error, "the SubjectAccessReview failed, so the request is refused");
+                tracing::error!("the SubjectAccessReview failed, so the request is refused: {error}{}", error.remedy());
                 AuthorizationError { message: format!("the SubjectAccessReview failed: {error}") }
             })?;
         let status = answer.status.unwrap_or_default();

@@ -85,7 +85,7 @@ async fn with_the_authorizer_down_only_what_is_certain_is_allowed() {
         json!([{"key": "a", "operator": "In", "values": ["b", "c"]}, {"key": "d", "operator": "DoesNotExist"}])
     );
 
-    *cluster.answer.lock() = (StatusCode::SERVICE_UNAVAILABLE, json!({}));
+    *cluster.answer.lock() = (StatusCode::FORBIDDEN, json!({}));
     assert_eq!(jane.get(ECHO, &[]).await.code, StatusCode::OK, "what was allowed is still allowed for a while");
     assert_eq!(admin.get("/apis/example.test/v1/namespaces/default/echoes/y", &[]).await.code, StatusCode::OK);
     assert_eq!(jane.get("/healthz", &[]).await.code, StatusCode::OK);
