@@ -150,11 +150,17 @@ pub(crate) struct Flunders {
     pub(crate) scope: Scope,
     pub(crate) create_on_update: bool,
     pub(crate) unconditional_update: bool,
+    pub(crate) without_generation: bool,
 }
 
 impl Default for Flunders {
     fn default() -> Self {
-        Self { scope: Scope::Namespaced, create_on_update: false, unconditional_update: false }
+        Self {
+            scope: Scope::Namespaced,
+            create_on_update: false,
+            unconditional_update: false,
+            without_generation: false,
+        }
     }
 }
 
@@ -192,7 +198,7 @@ impl Strategy for Flunders {
     }
 
     fn generation_changes(&self, object: &Flunder, old: &Flunder) -> Option<bool> {
-        Some((&object.reference, object.size) != (&old.reference, old.size))
+        (!self.without_generation).then_some((&object.reference, object.size) != (&old.reference, old.size))
     }
 
     async fn warnings_on_delete(&self, _context: &RequestContext, object: &Flunder) -> Vec<String> {

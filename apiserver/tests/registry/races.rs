@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::{Api, FLUNDERS, flunder, text},
-    flunder::Flunders,
+    flunder::{Flunder, Flunders},
 };
 
 const KEY: &str = "/wardle.example.com/flunders/default/a";
@@ -57,6 +57,60 @@ impl Plugin for Meddler {
         };
         Ok(())
     }
+}
+
+/// Takes the names of objects that are about to be created, so many times.
+#[derive(Clone, Default)]
+struct Squatter {
+    storage: Arc<OnceLock<Arc<dyn Storage>>>,
+    times: Arc<Mutex<usize>>,
+}
+
+#[async_trait]
+impl Plugin for Squatter {
+    fn name(&self) -> &'static str {
+        "Squatter"
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        {
+            let mut times = self.times.lock();
+            if *times == 0 {
+                return Ok(());
+            }
+            *times -= 1;
+        }
+        let name = attributes.object::<Flunder>().unwrap().metadata.name.clone().unwrap();
+        let key = format!("/wardle.example.com/flunders/default/{name}");
+        let taken = json!({
+            "apiVersion": "wardle.example.com/v1beta1", "kind": "Flunder", "metadata": { "name": name },
+        });
+        let put = self.storage.get().unwrap().put(&key, Expected::Absent, taken.to_string().into(), None);
+        put.await.unwrap();
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn eight_names_are_tried() {
+    let squatter = Squatter::default();
+    let api = Api::with(Flunders::default(), vec![Arc::new(squatter.clone())]).await;
+    squatter.storage.set(Arc::clone(&api.storage)).ok().unwrap();
+    let mut sent = flunder("");
+    sent["metadata"] = json!({ "generateName": "pizza-" });
+    *squatter.times.lock() = 7;
+    api.post(FLUNDERS, &sent).await.is(201);
+    *squatter.times.lock() = 8;
+    let answer = api.post(FLUNDERS, &sent).await;
+    assert_eq!(answer.headers["retry-after"], "1");
+    let (reason, message) = answer.fails(409);
+    assert_eq!(reason, "AlreadyExists");
+    assert!(message.ends_with("the server was not able to generate a unique name for the object"), "{message}");
+    assert_eq!(*squatter.times.lock(), 0);
 }
 
 async fn meddled() -> (Api, Meddler) {

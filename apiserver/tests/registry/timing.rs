@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use apiserver::storage::memory::{Memory, MemoryOptions};
+use apiserver::storage::{
+    Expected,
+    memory::{Memory, MemoryOptions},
+};
 use serde_json::json;
 
 use crate::{
@@ -124,4 +127,20 @@ async fn a_watcher_that_does_not_keep_up_is_left_behind() {
         events += 1;
     }
     assert!(events < 50, "{events}");
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_page_by_page() {
+    let api = Api::new().await;
+    for i in 0..10_050 {
+        let object = json!({
+            "apiVersion": "wardle.example.com/v1beta1", "kind": "Flunder",
+            "metadata": { "name": format!("f{i}"), "namespace": "default" },
+        });
+        let key = format!("/wardle.example.com/flunders/default/f{i}");
+        api.storage.put(&key, Expected::Absent, object.to_string().into(), None).await.unwrap();
+    }
+    let gone = api.delete(FLUNDERS, None).await.is(200);
+    assert_eq!(names(&gone).len(), 10_050);
+    assert_eq!(names(&api.get(FLUNDERS).await.is(200)).len(), 0);
 }

@@ -176,3 +176,16 @@ async fn a_write_comes_to_its_end_when_its_client_goes_away() {
     api.writes.wait().await;
     assert_eq!(api.get(&uri()).await.is(200)["spec"]["size"], 5);
 }
+
+#[tokio::test]
+async fn a_resource_without_generation_takes_none_from_clients() {
+    let api = Api::with(Flunders { without_generation: true, ..Flunders::default() }, Vec::new()).await;
+    let mut sent = flunder("a");
+    sent["metadata"]["generation"] = json!(7);
+    let mut object = api.post(FLUNDERS, &sent).await.is(201);
+    assert_eq!(object["metadata"].get("generation"), None);
+    object["metadata"]["generation"] = json!(7);
+    object["spec"]["size"] = json!(9);
+    let updated = api.put(&uri(), &object).await.is(200);
+    assert_eq!((&updated["spec"]["size"], updated["metadata"].get("generation")), (&json!(9), None));
+}
