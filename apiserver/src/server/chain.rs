@@ -31,7 +31,7 @@ use crate::{
     authorization::{AuthorizationAttributes, Authorizer, Decision, SYSTEM_MASTERS},
     endpoint::{RequestBody, ResponseBody, empty, response},
     meta::GroupResource,
-    options::duration,
+    options::duration::{self, DurationError},
     query,
     request::{RequestContext, RequestInfo, UserInfo, Warnings},
     status::Status,
@@ -221,9 +221,13 @@ impl Exchange {
         }
         let mut timeout = self.handler.manners.request_timeout;
         if let Some(text) = query::first(query, "timeout").filter(|text| !text.is_empty()) {
-            let asked = duration::parse(&text).map_err(|error| {
-                Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))
-            })?;
+            let asked = match duration::parse(&text) {
+                // A time that lies in the past asks for nothing, as zero does.
+                Err(DurationError::Negative(_)) => Duration::ZERO,
+                parsed => parsed.map_err(|error| {
+                    Status::bad_request(format!("invalid timeout specified in the request URL - {error}"))
+                })?,
+            };
             if !asked.is_zero() && asked < timeout {
                 timeout = asked;
             }

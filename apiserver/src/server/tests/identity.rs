@@ -71,6 +71,7 @@ async fn without_a_request_header_ca_headers_never_count() {
     for certificate in [None, Some(clients.sign(&Leaf::named("jane")))] {
         let answer = server.http1(certificate.as_ref()).await.get(ECHO, &FORGED).await;
         assert_eq!(answer.user(), if certificate.is_some() { "jane" } else { "system:anonymous" });
+        assert_eq!(answer.json()["headers"], json!(["host"]), "whoever might believe them later");
     }
     server.stop().await.unwrap();
 }

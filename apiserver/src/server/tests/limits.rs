@@ -161,6 +161,7 @@ async fn a_request_that_takes_too_long_is_given_up() {
     let waiting = "/apis/example.test/v1/namespaces/default/echoes/wait";
     let status = server.get(&format!("{waiting}?timeout=50ms")).await.json();
     assert_eq!((&status["code"], &status["reason"]), (&json!(504), &json!("Timeout")));
+    assert_eq!(server.get(&format!("{ECHO}?timeout=-1s")).await.code, StatusCode::OK);
     let status = server.get(&format!("{ECHO}?timeout=soon")).await.json();
     assert_eq!(status["code"], 400);
     assert!(
