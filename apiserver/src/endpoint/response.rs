@@ -69,10 +69,14 @@ pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     accepted.split(',').any(|encoding| encoding.trim() == "gzip")
 }
 
-/// One gzip member, at the fastest level. `None` when that fails, which it does not in memory.
+/// Compresses bytes into one gzip member, at the level that Kubernetes uses.
+///
+/// The data ends in a sync flush before the member ends. Go's reader hands out the data of a *final* block only together
+/// with the header of the next member; of a stream of members it would hold back each one until the next comes.
 pub(crate) fn gzip(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
     encoder.write_all(bytes).ok()?;
+    encoder.flush().ok()?;
     encoder.finish().ok()
 }
 
