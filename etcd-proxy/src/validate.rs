@@ -11,7 +11,8 @@ use proto::etcdserverpb::{
 
 use crate::error::EtcdError;
 
-/// Checks a Range (`checkRangeRequest`).
+/// Checks a Range (`checkRangeRequest`). etcd 3.5 does not look at the sort options, and a target that there is not ends its
+/// process: such a request must not reach a shared one.
 ///
 /// # Errors
 /// What etcd answers.

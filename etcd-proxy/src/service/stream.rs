@@ -16,20 +16,24 @@ use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::Full;
 use prometheus_client::metrics::gauge::Gauge;
+use proto::etcdserverpb::RangeRequest;
 use tokio::{sync::oneshot, time::Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 use tower::Service as _;
 
 use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
-    grpc::{self, Deadline, framing::Frames},
+    grpc::{
+        self, Deadline, UpstreamHeaders,
+        framing::{Frames, put_message},
+    },
     metrics::Call,
     rewrite::{Interrupt, Rewriter, WatchStream},
     tenant::Tenant,
     unknown,
-    upstream::UpstreamBody,
+    upstream::{UpstreamBody, UpstreamChannel},
 };
 
 /// How much is collected of messages that have arrived already before it is passed on.
@@ -132,7 +136,10 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
         Stream::Refuse(status) => return Err(status()),
         Stream::Range(rewriter) => {
             let message = grpc::read_message(&mut body, frames).await?;
-            let frame = unary::rewritten(tenant, |view, out| rewriter.request(view, &message, out)).await?;
+            let frame = match unary::rewritten(tenant, |view, out| rewriter.request(view, &message, out)).await {
+                Ok(frame) => frame,
+                Err(refused) => return Err(refused_range(channel, path, headers, tenant, refused).await),
+            };
             tenant.check_length(&frame)?;
             (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, None)
         }
@@ -158,6 +165,29 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
         biased;
         status = std::future::poll_fn(|cx| watched.poll(cx)) => Err(status),
         answer = answer => Ok(Opened { upstream: answer?, rewriter, watched, open }),
+    }
+}
+
+/// The answer to a RangeStream that is refused here. An upstream without RangeStream would refuse it otherwise, and clients
+/// fall back on that answer alone: so it is asked first, for nothing.
+async fn refused_range(
+    mut channel: UpstreamChannel,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    tenant: &Tenant,
+    refused: Status,
+) -> Status {
+    let nothing = RangeRequest { key: tenant.watermark_key(), count_only: true, ..Default::default() };
+    let mut frame = BytesMut::new();
+    if put_message(&nothing, &mut frame).is_err() {
+        return refused;
+    }
+    match channel.call(headers.request(path, Body::new(Full::new(frame.freeze())))).await {
+        Ok(answer) => match grpc::check_response(answer.status(), answer.headers()) {
+            Err(status) if status.code() == Code::Unimplemented => status,
+            _ => refused,
+        },
+        Err(_) => refused,
     }
 }
 

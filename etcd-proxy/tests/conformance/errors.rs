@@ -9,7 +9,7 @@ use proto::etcdserverpb::{
 use tonic::{Code, Status};
 
 use crate::{
-    support::{Client, Etcd, Proxy, delete_op, put_op, range_op, refusal, txn_op},
+    support::{Client, Etcd, Proxy, at_least, delete_op, put_op, range_op, refusal, txn_op},
     transport::{raw, raw_frame},
 };
 
@@ -153,6 +153,9 @@ fn requests() -> Vec<(&'static str, Vec<u8>)> {
 async fn refusals_read_as_etcds() {
     let (_etcd, _shared, proxy, clients) = both().await;
     for (number, (path, request)) in requests().into_iter().enumerate() {
+        if !at_least(6) && has_bad_sort(path, &request) {
+            continue;
+        }
         let mut answers = Vec::new();
         for client in &clients {
             answers.push(refusal(raw(&client.channel, path, request.clone().into()).await));
@@ -161,6 +164,36 @@ async fn refusals_read_as_etcds() {
         assert_eq!(answers[1], answers[0], "request {number} to {path}: {}", start.escape_ascii());
     }
     assert!(!proxy.saw_foreign_keys());
+}
+
+/// Whether a request asks for an order that there is not, which ends the process of an etcd 3.5.
+fn has_bad_sort(path: &str, request: &[u8]) -> bool {
+    let bad = |range: &RangeRequest| !(0..3).contains(&range.sort_order) || !(0..5).contains(&range.sort_target);
+    match path {
+        RANGE => bad(&RangeRequest::decode(request).unwrap()),
+        // The deeply nested ones are longer, and too deep to be decoded here.
+        TXN if request.len() < 200 => TxnRequest::decode(request).unwrap().success.iter().any(
+            |op| matches!(&op.request, Some(proto::etcdserverpb::request_op::Request::RequestRange(range)) if bad(range)),
+        ),
+        _ => false,
+    }
+}
+
+/// The proxy stands before a shared etcd 3.5, which would not survive this.
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_orders_do_not_reach_the_upstream() {
+    let (_etcd, _shared, _proxy, mut clients) = both().await;
+    let bad = RangeRequest {
+        key: "present".into(),
+        range_end: "\0".into(),
+        sort_order: 1,
+        sort_target: 5,
+        ..Default::default()
+    };
+    let expected = (Code::InvalidArgument, "etcdserver: invalid sort option".to_owned());
+    assert_eq!(refusal(clients[1].range(bad.clone()).await), expected);
+    assert_eq!(refusal(clients[1].kv.txn(success(vec![range_op(bad)])).await), expected);
+    assert!(clients[1].get("present").await.is_some());
 }
 
 /// Bytes that are no message, as Go's protobuf and grpc-go judge them.
@@ -193,6 +226,10 @@ async fn garbage_is_judged_as_go_judges_it() {
             let (code, text) = refusal(raw(&client.channel, path, Bytes::copy_from_slice(bytes)).await);
             // Go's protobuf varies the space after "proto:" on purpose.
             answers.push((code, text.replace('\u{a0}', " ")));
+        }
+        // Before, etcd had another decoder with other texts, and mercy for numbers of more than 64 bits.
+        if !at_least(7) {
+            continue;
         }
         // Nobody is told of by a refused request whether its strings were good.
         if path.ends_with("Authenticate") {

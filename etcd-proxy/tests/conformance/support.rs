@@ -4,6 +4,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, Stdio},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -151,6 +152,18 @@ impl Drop for Etcd {
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }
+}
+
+/// Whether the etcd under test is of this minor version of etcd 3 or a later one.
+pub(crate) fn at_least(minor: u32) -> bool {
+    static MINOR: OnceLock<u32> = OnceLock::new();
+    let tested = MINOR.get_or_init(|| {
+        let output = Command::new(binary("TEST_ETCD")).arg("--version").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let version = text.lines().find_map(|line| line.strip_prefix("etcd Version: 3.")).unwrap();
+        version.split('.').next().unwrap().parse().unwrap()
+    });
+    *tested >= minor
 }
 
 /// The path of a real component, as `cargo xtask test` hands it over.

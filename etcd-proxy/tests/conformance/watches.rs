@@ -11,7 +11,9 @@ use proto::{
 };
 use tonic::Code;
 
-use crate::support::{Client, Etcd, Proxy, Watching, create_request, delete_op, eventually, put_op, watch_all};
+use crate::support::{
+    Client, Etcd, Proxy, Watching, at_least, create_request, delete_op, eventually, put_op, watch_all,
+};
 
 /// An etcd asked directly, and a proxy on another.
 async fn pair() -> (Etcd, Etcd, Proxy, [Client; 2]) {
@@ -168,7 +170,12 @@ async fn progress_is_answered_and_never_ahead() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notifies_of_progress_by_itself() {
-    let etcd = Etcd::start_with(&["--watch-progress-notify-interval=200ms"]).await;
+    let etcd = Etcd::start_with(&[if at_least(6) {
+        "--watch-progress-notify-interval=200ms"
+    } else {
+        "--experimental-watch-progress-notify-interval=200ms"
+    }])
+    .await;
     let proxy = Proxy::start(&etcd, "/a/").await;
     let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
     let mut watching = a.watch([WatchCreateRequest { progress_notify: true, ..watch_all(0) }]).await;
