@@ -7,12 +7,15 @@ use apiserver::{
     status::{Reason, Status},
     storage::Freshness,
 };
-use futures::future::try_join_all;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::topping::{Topping, strategy::ToppingStrategy};
 
 /// How long a look-up waits for the cache to catch up with the storage before it reads the storage itself.
 const CONFIRMATION: Duration = Duration::from_millis(500);
+
+/// How many toppings are looked up in the storage at one time.
+const LOOK_UPS: usize = 16;
 
 /// The toppings, kept at hand by a watch.
 ///
@@ -47,14 +50,16 @@ impl Menu {
         for name in names {
             match self.toppings.get("", name).filter(|_| confirmed) {
                 Some(topping) => drop(costs.insert(name.to_owned(), topping.spec.cost)),
-                None => missed.push(name),
+                None => missed.push(name.to_owned()),
             }
         }
         missed.sort_unstable();
         missed.dedup();
-        for found in try_join_all(missed.into_iter().map(|name| self.look_up(name))).await?.into_iter().flatten() {
-            costs.insert(found.0, found.1);
+        let mut look_ups = stream::iter(missed).map(|name| self.look_up(name)).buffer_unordered(LOOK_UPS);
+        while let Some(found) = look_ups.try_next().await? {
+            costs.extend(found);
         }
+        drop(look_ups);
         Ok(costs)
     }
 
@@ -63,9 +68,9 @@ impl Menu {
         self.toppings.get("", name).map(|t| t.spec.cost)
     }
 
-    async fn look_up(&self, name: &str) -> Result<Option<(String, f64)>, Status> {
-        match self.store.get("", name, Freshness::Latest).await {
-            Ok(topping) => Ok(Some((name.to_owned(), topping.spec.cost))),
+    async fn look_up(&self, name: String) -> Result<Option<(String, f64)>, Status> {
+        match self.store.get("", &name, Freshness::Latest).await {
+            Ok(topping) => Ok(Some((name, topping.spec.cost))),
             Err(status) if status.is(Reason::NotFound) => Ok(None),
             Err(status) => Err(status),
         }

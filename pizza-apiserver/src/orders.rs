@@ -131,3 +131,83 @@ pub(crate) fn key(pizza: &Pizza) -> PizzaKey {
     let metadata = pizza.metadata();
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use apiserver::meta::ObjectMeta;
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::pizza::{PizzaSpec, PizzaTopping};
+
+    /// Lets everybody list pizzas in some namespaces; `""` stands for all of them.
+    struct May(&'static [&'static str]);
+
+    #[async_trait]
+    impl Authorizer for May {
+        async fn authorize(&self, attributes: &AuthorizationAttributes<'_>) -> Decision {
+            assert_eq!((attributes.verb, attributes.info.resource.as_str()), ("list", "pizzas"));
+            if self.0.contains(&attributes.info.namespace.as_str()) {
+                Decision::Allow
+            } else {
+                Decision::NoOpinion { reason: String::new() }
+            }
+        }
+    }
+
+    fn pizza(namespace: &str, name: &str, topping: &str) -> Pizza {
+        Pizza {
+            metadata: ObjectMeta {
+                namespace: Some(namespace.to_owned()),
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: PizzaSpec { toppings: vec![PizzaTopping { name: topping.to_owned(), quantity: 1 }] },
+            ..Pizza::default()
+        }
+    }
+
+    fn orders(may: &'static [&'static str], pizzas: &[Pizza]) -> Orders {
+        let orders = Orders::new(Arc::new(May(may)));
+        for new in pizzas {
+            orders.apply(&Change::Applied { old: None, new });
+        }
+        orders
+    }
+
+    async fn warning(orders: &Orders) -> Option<String> {
+        orders.warning_of_use(&RequestContext::internal(), "tomato").await
+    }
+
+    #[tokio::test]
+    async fn a_warning_names_only_what_the_caller_may_list() {
+        let pizzas =
+            [pizza("kitchen", "one", "tomato"), pizza("vault", "two", "tomato"), pizza("vault", "x", "salami")];
+        let all = warning(&orders(&[""], &pizzas)).await;
+        assert_eq!(all.as_deref(), Some("2 pizzas use topping tomato: kitchen/one, vault/two"));
+        let some = warning(&orders(&["kitchen"], &pizzas)).await;
+        assert_eq!(some.as_deref(), Some("2 pizzas use topping tomato, among them kitchen/one"));
+        let none = warning(&orders(&[], &pizzas)).await;
+        assert_eq!(none.as_deref(), Some("2 pizzas use topping tomato"));
+        assert_eq!(warning(&orders(&[""], &[])).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_warning_names_ten_pizzas_at_most() {
+        let pizzas: Vec<_> = (0..25).map(|n| pizza("kitchen", &format!("pizza-{n:02}"), "tomato")).collect();
+        let text = warning(&orders(&[""], &pizzas)).await.unwrap();
+        assert!(text.starts_with("25 pizzas use topping tomato, among them kitchen/pizza-00, "), "{text}");
+        assert_eq!(text.matches("kitchen/").count(), NAMED);
+    }
+
+    #[test]
+    fn counts_follow_pizzas_that_change_and_go() {
+        let (before, after) = (pizza("kitchen", "one", "tomato"), pizza("kitchen", "one", "salami"));
+        let orders = orders(&[], std::slice::from_ref(&before));
+        assert_eq!((orders.count("tomato"), orders.count("salami")), (1, 0));
+        orders.apply(&Change::Applied { old: Some(&before), new: &after });
+        assert_eq!((orders.count("tomato"), orders.count("salami")), (0, 1));
+        orders.apply(&Change::Deleted { old: &after });
+        assert_eq!((orders.count("tomato"), orders.count("salami")), (0, 0));
+    }
+}

@@ -1,16 +1,20 @@
 //! The price of a pizza: set inside each write, and set again when a topping's cost changes, or it comes or goes.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use apiserver::{
     meta::Time,
     registry::{Informer, Part, Store, Write, store::Preconditions},
     request::RequestContext,
-    status::Reason,
+    status::{Reason, Status},
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     cost,
@@ -22,8 +26,8 @@ use crate::{
 /// The condition that tells whether a pizza has a price.
 pub const PRICED: &str = "Priced";
 
-/// How long a pizza that could not be priced waits for the next attempt.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long a pizza that could not be priced waits for the next attempt: twice as long each time, up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// The pizzas whose price may be wrong, each once. Only a leader keeps such a list.
 #[derive(Default)]
@@ -83,24 +87,35 @@ impl Pricer {
         *self.due.pizzas.lock() = Some(BTreeSet::new());
         let _leading = Leading(&self.due);
         self.due.add(self.pizzas.all().iter().map(|pizza| crate::orders::key(pizza)));
+        // Those that failed wait here, and hold up nobody.
+        let mut failed: BTreeMap<(Instant, PizzaKey), Duration> = BTreeMap::new();
         loop {
-            let key = self.due.next().await;
+            let retry = failed.first_key_value().map(|((at, _), _)| *at);
+            let (key, pause) = tokio::select! {
+                key = self.due.next() => (key, RETRY.0),
+                () = wait_until(retry) => match failed.pop_first() {
+                    Some(((_, key), pause)) => (key, RETRY.1.min(pause * 2)),
+                    None => continue,
+                },
+            };
+            failed.retain(|(_, waiting), _| *waiting != key);
             if let Err(status) = self.price(&key).await {
-                tracing::warn!(namespace = key.0, name = key.1, %status, "a pizza could not be priced; trying again");
-                tokio::time::sleep(RETRY).await;
-                self.due.add([key]);
+                tracing::warn!(namespace = key.0, name = key.1, %status, "a pizza could not be priced; trying again in {pause:?}");
+                failed.insert((Instant::now() + pause, key), pause);
             }
         }
     }
 
-    /// Writes a price if it differs.
-    async fn price(&self, (namespace, name): &PizzaKey) -> Result<(), apiserver::status::Status> {
+    /// Writes a price if it differs. What the copies say only tells whether it is worth a closer look: they are fed by two
+    /// watches, and a pizza may be known before its topping's new cost is.
+    async fn price(&self, (namespace, name): &PizzaKey) -> Result<(), Status> {
         let Some(known) = self.pizzas.get(namespace, name) else { return Ok(()) };
         let mut priced = (*known).clone();
         apply(&mut priced, |topping| self.menu.known_cost(topping));
         if priced == *known || known.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
+        let costs = self.menu.costs(known.spec.topping_names()).await?;
         let context = RequestContext::internal();
         let write = Write {
             context: &context,
@@ -111,15 +126,25 @@ impl Pricer {
         };
         let unconditional = Preconditions::default();
         let updated = self.store.update(&write, name, &unconditional, |pizza| {
-            let mut pizza =
-                pizza.cloned().ok_or_else(|| apiserver::status::Status::not_found(self.store.resource(), name))?;
-            apply(&mut pizza, |topping| self.menu.known_cost(topping));
+            let mut pizza = pizza.cloned().ok_or_else(|| Status::not_found(self.store.resource(), name))?;
+            // With other toppings by now, it was priced by whoever wrote it.
+            if pizza.spec == known.spec {
+                apply(&mut pizza, |topping| costs.get(topping).copied());
+            }
             Ok(pizza)
         });
         match updated.await {
             Err(status) if !status.is(Reason::NotFound) => Err(status),
             _ => Ok(()),
         }
+    }
+}
+
+/// Waits for a moment, or for ever without one.
+async fn wait_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

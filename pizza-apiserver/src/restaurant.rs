@@ -27,8 +27,8 @@ use crate::{
 /// The versions, the preferred one first.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
-/// The record of who re-prices.
-const PRICING_LEASE: &str = "/leases/restaurant.programming-kubernetes.info/pricing";
+/// The record of who re-prices. It lies among the group's own keys, wherever those are.
+const PRICING_LEASE: &str = "/restaurant.programming-kubernetes.info/leader-election/pricing";
 
 /// Makes the restaurant's server from its flags.
 ///

@@ -226,6 +226,10 @@ async fn status_is_the_restaurants_and_the_rest_the_guests() {
     let pizza = pizzas.patch_status("margherita", &PatchParams::default(), &Patch::Merge(both)).await.unwrap();
     assert_eq!(pizza.data["spec"]["toppings"], json!([{ "name": "mozzarella", "quantity": 1 }]));
     assert_eq!(pizza.data["status"]["cost"], json!(7));
+    // Whoever may write status alone can neither label a pizza nor take its finalizers away.
+    let metadata = json!({ "metadata": { "labels": { "free": "true" }, "finalizers": ["example.com/mine"] } });
+    let pizza = pizzas.patch_status("margherita", &PatchParams::default(), &Patch::Merge(metadata)).await.unwrap();
+    assert_eq!((pizza.metadata.labels, pizza.metadata.finalizers), (None, None));
     // The restaurant insists on its price.
     restaurant.wait_for("margherita", |status| status["cost"] == json!(1)).await;
     restaurant.close().await;
@@ -241,6 +245,17 @@ async fn updates_are_validated_like_creations() {
     let wanted = "Pizza.restaurant.programming-kubernetes.info \"margherita\" is invalid: \
         spec.toppings[0].quantity: Invalid value: -1: cannot be negative or zero";
     assert_eq!((code, message.as_str()), (422, wanted));
+    for (topping, rule) in
+        [("", "Invalid value: \"\": cannot be empty"), ("a/b", "Invalid value: \"a/b\": a lowercase RFC 1123")]
+    {
+        let (code, message) = refusal(restaurant.order("strange", &[topping]).await);
+        assert_eq!(code, 422, "{message}");
+        assert!(message.contains(&format!("spec.toppings[0].name: {rule}")), "{message}");
+    }
+    let many: Vec<String> = (0..5000).map(|n| format!("topping-{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let (code, message) = refusal(restaurant.order("tower", &many).await);
+    assert_eq!(code, 422, "{message}");
     let name = refusal(restaurant.order("Margherita", &["mozzarella"]).await);
     assert_eq!(name.0, 422, "{}", name.1);
     restaurant.close().await;

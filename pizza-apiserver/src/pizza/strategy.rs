@@ -32,8 +32,12 @@ impl PizzaStrategy {
         Self { menu }
     }
 
-    /// Sets price and condition. A pizza whose toppings are the same keeps what it has unless a price changed.
+    /// Sets price and condition. A pizza that will be refused is not priced: nobody may have the storage asked for a
+    /// hundred thousand toppings, or for one whose name is no name.
     async fn price(&self, pizza: &mut Pizza) -> Result<(), Status> {
+        if !validation::spec(pizza).is_empty() {
+            return Ok(());
+        }
         let costs = self.menu.costs(pizza.spec.topping_names()).await?;
         pricing::apply(pizza, |name| costs.get(name).copied());
         Ok(())
@@ -129,7 +133,8 @@ impl StatusStrategy<Pizza> for PizzaStatusStrategy {
     }
 
     fn keep_all_but_status(&self, pizza: &mut Pizza, old: &Pizza) {
-        pizza.spec = old.spec.clone();
+        let status = std::mem::take(&mut pizza.status);
+        *pizza = Pizza { status, ..old.clone() };
     }
 
     fn validate(&self, pizza: &Pizza, _old: &Pizza) -> ErrorList {
