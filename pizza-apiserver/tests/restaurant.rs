@@ -1,5 +1,7 @@
 //! The restaurant as its guests see it: a whole server on memory storage, asked by a Kubernetes client over TLS.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use std::{path::Path, time::Duration};
 
 use apiserver::options::RecommendedOptions;
