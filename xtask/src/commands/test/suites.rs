@@ -33,6 +33,8 @@ enum Kind {
     Lint,
     /// Tests of all crates but one.
     Crates { without: &'static str, tools: &'static [Tool] },
+    /// The proxy's tests against a real etcd, on another version of it.
+    Version(Tool),
     /// The tests of one crate, against the project's own programs as well.
     EndToEnd { package: &'static str, tools: &'static [Tool] },
 }
@@ -44,7 +46,7 @@ const fn minutes(count: u64) -> Duration {
 /// The project's own programs, which end-to-end tests start.
 const PROGRAMS: [&str; 2] = ["etcd-proxy", "pizza-apiserver"];
 
-const SUITES: [Suite; 3] = [
+const SUITES: [Suite; 5] = [
     Suite {
         name: "lint",
         what: "formatting, clippy, the project's own rules, licences",
@@ -79,6 +81,20 @@ const SUITES: [Suite; 3] = [
                 Tool::Informer,
             ],
         },
+    },
+    Suite {
+        name: "etcd-3.5",
+        what: "the proxy's conformance before an etcd 3.5",
+        default: false,
+        limit: minutes(30),
+        kind: Kind::Version(Tool::Etcd35),
+    },
+    Suite {
+        name: "etcd-3.6",
+        what: "the proxy's conformance before an etcd 3.6",
+        default: false,
+        limit: minutes(30),
+        kind: Kind::Version(Tool::Etcd36),
     },
 ];
 
@@ -124,6 +140,11 @@ pub(super) fn run(
         Kind::Crates { without, tools: wanted } => {
             let variables = variables(tools, wanted)?;
             cargo_test(suite, runner, &["--workspace", "--exclude", without], &variables, filter, counts)
+        }
+        Kind::Version(etcd) => {
+            let mut variables = variables(tools, &[Tool::Etcdctl])?;
+            variables.push((Tool::Etcd.variable(), tools.path(etcd)?));
+            cargo_test(suite, runner, &["--package", "etcd-proxy", "--test", "conformance"], &variables, filter, counts)
         }
         Kind::EndToEnd { package, tools: wanted } => {
             let mut variables = variables(tools, wanted)?;
