@@ -110,6 +110,33 @@ fn yaml_does_not_grow_without_bound() {
 }
 
 #[test]
+fn what_yaml_copies_is_counted_in_bytes() {
+    let aliases = |length: usize, times: usize| {
+        let text = "x".repeat(length);
+        format!("a: &a {text}\nb:\n{}", "- *a\n".repeat(times))
+    };
+    let refused = Some("yaml: document contains excessive aliasing");
+    assert_eq!(yaml::parse(aliases(100_000, 2_000).as_bytes()).err().as_deref(), refused);
+    assert!(yaml::parse(aliases(1_000_000, 10).as_bytes()).is_ok());
+    // So are the copies that anchors keep of what is in each other.
+    let text = "x".repeat(200_000);
+    let nested = format!("{}\"{text}\"{}", (0..100).map(|i| format!("&a{i} [")).collect::<String>(), "]".repeat(100));
+    assert_eq!(yaml::parse(nested.as_bytes()).err().as_deref(), refused);
+}
+
+#[test]
+fn yaml_is_no_deeper_than_json_with_aliases_too() {
+    let brackets = |count: usize, inner: &str| format!("{}{inner}{}", "[".repeat(count), "]".repeat(count));
+    let document =
+        |first: usize, second: usize| format!("a: &a {}\nb: {}\n", brackets(first, "1"), brackets(second, "*a"));
+    assert!(yaml::parse(document(60, 59).as_bytes()).is_ok());
+    for (first, second) in [(60, 60), (120, 1)] {
+        let error = yaml::parse(document(first, second).as_bytes()).unwrap_err();
+        assert_eq!(error, "yaml: exceeded max depth of 120", "{first} {second}");
+    }
+}
+
+#[test]
 fn yaml_merges_and_names_repeated_keys() {
     let document = yaml::parse(b"base: &b {c: 1, d: 2}\nuse:\n  <<: *b\n  d: 3\n").unwrap();
     let value: Value = typed::decode(&document.node, &mut typed::Problems::new(true)).unwrap();

@@ -10,11 +10,11 @@ use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, T
 
 pub(super) use self::emit::from_json;
 use self::resolve::{Scalar, resolve};
-use super::json::{Entry, Node, NodeKind};
-use crate::{number, quote::quote};
+use super::json::{Entry, MAX_DEPTH, Node, NodeKind};
+use crate::{endpoint::MAX_REQUEST_BYTES, number, quote::quote};
 
-/// How many values may come from aliases: a document of a few lines could stand for billions.
-const MAX_ALIASED: usize = 100_000;
+/// How many bytes anchors and aliases may add: a document of a few lines could stand for billions.
+const MAX_COPIED: usize = 4 * MAX_REQUEST_BYTES;
 
 /// A document.
 #[derive(Debug)]
@@ -47,17 +47,34 @@ enum Key {
     Merge,
 }
 
+/// What aliases stand for.
+struct Anchor {
+    node: Node,
+    weight: Weight,
+}
+
+/// What a copy of a value comes to.
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    /// Texts and nodes, in bytes.
+    bytes: usize,
+    /// How many sequences and mappings lie in each other at most.
+    depth: usize,
+}
+
+#[derive(Default)]
 struct Builder {
     open: Vec<(Open, usize)>,
-    anchors: HashMap<usize, Node>,
-    aliased: usize,
+    anchors: HashMap<usize, Anchor>,
+    /// How many bytes were copied for anchors and aliases.
+    copied: usize,
     repeated: Vec<String>,
 }
 
 /// Reads the first document.
 pub(crate) fn parse(text: &[u8]) -> Result<Document, String> {
     let text = std::str::from_utf8(text).map_err(|_| "yaml: invalid UTF-8".to_owned())?;
-    let mut builder = Builder { open: Vec::new(), anchors: HashMap::new(), aliased: 0, repeated: Vec::new() };
+    let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|e| scan_error(&e))?;
         if let Some(node) = builder.take(event, span)? {
@@ -90,12 +107,12 @@ impl Builder {
                 (Node { kind: scalar.into_kind()? }, anchor)
             }
             Event::Alias(id) => {
-                let node = self.anchors.get(&id).ok_or("yaml: an alias is inside of what it stands for")?;
-                self.aliased += size(node);
-                if self.aliased > MAX_ALIASED {
-                    return Err("yaml: document contains excessive aliasing".to_owned());
+                let anchor = self.anchors.get(&id).ok_or("yaml: an alias is inside of what it stands for")?;
+                if self.open.len() + anchor.weight.depth > MAX_DEPTH {
+                    return Err(too_deep());
                 }
-                let node = node.clone();
+                charge(&mut self.copied, anchor.weight)?;
+                let node = anchor.node.clone();
                 if self.expects_key() {
                     let NodeKind::String(name) = node.kind else { return Err(bad_key()) };
                     self.begin_entry(Key::Name(name));
@@ -122,7 +139,9 @@ impl Builder {
             _ => return Ok(None),
         };
         if anchor != 0 {
-            self.anchors.insert(anchor, node.clone());
+            let weight = weigh(&node);
+            charge(&mut self.copied, weight)?;
+            self.anchors.insert(anchor, Anchor { node: node.clone(), weight });
         }
         self.place(node, line)
     }
@@ -140,6 +159,9 @@ impl Builder {
     fn begin(&mut self, open: Open, anchor: usize) -> Result<(), String> {
         if self.expects_key() {
             return Err(bad_key());
+        }
+        if self.open.len() >= MAX_DEPTH {
+            return Err(too_deep());
         }
         self.open.push((open, anchor));
         Ok(())
@@ -205,12 +227,35 @@ impl Mapping {
     }
 }
 
-fn size(node: &Node) -> usize {
+/// Weighs a value. It is not deeper than [`MAX_DEPTH`]: nothing deeper is ever complete.
+fn weigh(node: &Node) -> Weight {
+    let own = size_of::<Node>();
+    let inside = |weights: &mut dyn Iterator<Item = Weight>| {
+        let Weight { bytes, depth } = weights.fold(Weight::default(), |sum, weight| Weight {
+            bytes: sum.bytes + weight.bytes,
+            depth: sum.depth.max(weight.depth),
+        });
+        Weight { bytes: own + bytes, depth: depth + 1 }
+    };
     match &node.kind {
-        NodeKind::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
-        NodeKind::Object(entries) => 1 + entries.iter().map(|e| size(&e.value)).sum::<usize>(),
-        _ => 1,
+        NodeKind::Array(items) => inside(&mut items.iter().map(weigh)),
+        NodeKind::Object(entries) => inside(&mut entries.iter().map(|entry| {
+            let weight = weigh(&entry.value);
+            Weight { bytes: size_of::<Entry>() + entry.key.len() + weight.bytes, ..weight }
+        })),
+        NodeKind::String(text) | NodeKind::Number(text) => Weight { bytes: own + text.len(), depth: 0 },
+        NodeKind::Null | NodeKind::Bool(_) => Weight { bytes: own, depth: 0 },
     }
+}
+
+/// Adds a copy to what was copied before.
+fn charge(copied: &mut usize, weight: Weight) -> Result<(), String> {
+    *copied += weight.bytes;
+    if *copied > MAX_COPIED { Err("yaml: document contains excessive aliasing".to_owned()) } else { Ok(()) }
+}
+
+fn too_deep() -> String {
+    format!("yaml: exceeded max depth of {MAX_DEPTH}")
 }
 
 fn bad_key() -> String {
