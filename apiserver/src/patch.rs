@@ -34,7 +34,7 @@ pub fn check(patch: &[u8]) -> Result<(), Status> {
 /// Pure, so that a write that lost a race can apply it again.
 ///
 /// # Errors
-/// 400 for a malformed patch, 413 for one with too many operations, 422 for one that does not apply or whose outcome is no
+/// 400 for a malformed patch, 413 for one with too many operations or with operations that are too much work, 422 for one that does not apply or whose outcome is no
 /// object of the kind.
 pub fn apply<H: Object>(
     kind: &Kind<H>,
@@ -80,7 +80,10 @@ fn apply_json(document: &mut Document, patch: &[u8], strictness: Strictness) -> 
             operations.len()
         )));
     }
-    json::apply(document, operations, MAX_COPIED).map_err(unprocessable)?;
+    json::apply(document, operations, MAX_COPIED).map_err(|error| match error {
+        json::ApplyError::Work => Status::request_entity_too_large(error),
+        error => unprocessable(error),
+    })?;
     Ok(problems.into_texts().into_iter().map(|text| format!("json patch {text}")).collect())
 }
 

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::codec::{
     self,
-    json::{Entry, MAX_DEPTH, Node, NodeKind},
+    json::{Entry, Node, NodeKind},
 };
 
-/// A JSON value. It is never deeper than [`MAX_DEPTH`], so that walking it cannot run out of stack.
+/// A JSON value. It is never deeper than [`codec::json::MAX_DEPTH`], so that walking it cannot run out of stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Document {
     Null,
@@ -18,6 +18,15 @@ pub(super) enum Document {
     Text(String),
     Array(Vec<Document>),
     Object(BTreeMap<String, Document>),
+}
+
+/// How large a document is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// How many values there are, it and what is in it.
+    pub(super) values: usize,
+    /// How many arrays and objects lie in each other at most.
+    pub(super) depth: usize,
 }
 
 impl Document {
@@ -96,18 +105,21 @@ impl Document {
         }
     }
 
-    /// How many arrays and objects lie in each other at most.
-    pub(super) fn depth(&self) -> usize {
+    /// How large it is.
+    pub(super) fn extent(&self) -> Extent {
+        let inside = |values: &mut dyn Iterator<Item = &Document>| {
+            let none = Extent { values: 1, depth: 0 };
+            let inside = values.map(Self::extent).fold(none, |sum, extent| Extent {
+                values: sum.values + extent.values,
+                depth: sum.depth.max(extent.depth),
+            });
+            Extent { depth: inside.depth + 1, ..inside }
+        };
         match self {
-            Document::Array(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
-            Document::Object(fields) => 1 + fields.values().map(Self::depth).max().unwrap_or(0),
-            _ => 0,
+            Document::Array(items) => inside(&mut items.iter()),
+            Document::Object(fields) => inside(&mut fields.values()),
+            _ => Extent { values: 1, depth: 0 },
         }
-    }
-
-    /// Whether it is as shallow as parsing would demand.
-    pub(super) fn fits(&self) -> bool {
-        self.depth() <= MAX_DEPTH
     }
 }
 

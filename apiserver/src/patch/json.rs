@@ -10,6 +10,10 @@ use crate::codec::{
     typed,
 };
 
+/// How many values the operations may look at or move, in all. Each insertion at the front of an array moves the rest,
+/// each `move` looks at what it moves: a patch of a few thousand operations could keep a processor busy for minutes.
+const MAX_WORK: usize = 10_000_000;
+
 /// One operation. What is missing shows when it is applied.
 #[derive(Debug)]
 pub(super) struct Operation {
@@ -38,6 +42,8 @@ pub(super) enum ApplyError {
     Copied { copied: usize, limit: usize },
     #[error("replace operation value must be object or array")]
     Scalar,
+    #[error("the operations of the JSON patch move more than {MAX_WORK} values; split it into several patches")]
+    Work,
     #[error("the patched document is nested deeper than {MAX_DEPTH} levels")]
     Depth,
 }
@@ -106,7 +112,7 @@ impl Operation {
 
 /// Applies operations in order, up to the first that fails. `copy` may add `copy_limit` bytes in all; zero is no limit.
 pub(super) fn apply(document: &mut Document, operations: Vec<Operation>, copy_limit: usize) -> Result<(), ApplyError> {
-    let mut patcher = Patcher { depth: document.depth(), document, copied: 0, copy_limit };
+    let mut patcher = Patcher { document, copied: 0, copy_limit, work: 0 };
     for operation in operations {
         let Operation { kind, path, from, value } = operation;
         match kind.as_deref() {
@@ -146,8 +152,8 @@ struct Patcher<'d> {
     document: &'d mut Document,
     copied: usize,
     copy_limit: usize,
-    /// The document is not deeper than this.
-    depth: usize,
+    /// How many values were looked at or moved so far.
+    work: usize,
 }
 
 impl Patcher<'_> {
@@ -155,10 +161,8 @@ impl Patcher<'_> {
         let (container, key) = find(self.document, path).ok_or_else(|| {
             ApplyError::Missing(format!("add operation does not apply: doc is missing path: \"{path}\": missing value"))
         })?;
-        let deepest = levels(path) + value.depth();
-        add_to(container, key, value)
-            .map_err(|e| ApplyError::Index(format!("error in add for path: '{path}': {e}")))?;
-        self.check_depth(deepest)
+        charge(&mut self.work, check_depth(path, &value)? + moved(container, &key))?;
+        add_to(container, key, value).map_err(|e| ApplyError::Index(format!("error in add for path: '{path}': {e}")))
     }
 
     fn remove(&mut self, path: &str) -> Result<(), ApplyError> {
@@ -167,42 +171,41 @@ impl Patcher<'_> {
                 "remove operation does not apply: doc is missing path: \"{path}\": missing value"
             ))
         })?;
+        charge(&mut self.work, moved(container, &key))?;
         remove_from(container, &key)
             .map(drop)
             .map_err(|e| ApplyError::Index(format!("error in remove for path: '{path}': {e}")))
     }
 
     fn replace(&mut self, path: &str, value: Document) -> Result<(), ApplyError> {
-        let deepest = levels(path) + value.depth();
+        charge(&mut self.work, check_depth(path, &value)?)?;
         if path.is_empty() {
             if !matches!(value, Document::Object(_) | Document::Array(_)) {
                 return Err(ApplyError::Scalar);
             }
             *self.document = value;
-        } else {
-            let (container, key) = find(self.document, path).ok_or_else(|| {
-                ApplyError::Missing(format!(
-                    "replace operation does not apply: doc is missing path: {path}: missing value"
-                ))
-            })?;
-            match container {
-                Document::Object(fields) => {
-                    fields.insert(key, value);
-                }
-                container => {
-                    let place = index_of(container, &key).ok().and_then(|at| match container {
-                        Document::Array(items) => items.get_mut(at),
-                        _ => None,
-                    });
-                    *place.ok_or_else(|| {
-                        ApplyError::Missing(format!(
-                            "replace operation does not apply: doc is missing key: {path}: missing value"
-                        ))
-                    })? = value;
-                }
+            return Ok(());
+        }
+        let (container, key) = find(self.document, path).ok_or_else(|| {
+            ApplyError::Missing(format!("replace operation does not apply: doc is missing path: {path}: missing value"))
+        })?;
+        match container {
+            Document::Object(fields) => {
+                fields.insert(key, value);
+            }
+            container => {
+                let place = index_of(container, &key).ok().and_then(|at| match container {
+                    Document::Array(items) => items.get_mut(at),
+                    _ => None,
+                });
+                *place.ok_or_else(|| {
+                    ApplyError::Missing(format!(
+                        "replace operation does not apply: doc is missing key: {path}: missing value"
+                    ))
+                })? = value;
             }
         }
-        self.check_depth(deepest)
+        Ok(())
     }
 
     /// The operation `move`.
@@ -212,18 +215,17 @@ impl Patcher<'_> {
                 "move operation does not apply: doc is missing from path: {from}: missing value"
             ))
         })?;
+        charge(&mut self.work, moved(container, &key))?;
         let value = remove_from(container, &key)
             .map_err(|e| ApplyError::Index(format!("error in move for path: '{key}': {e}")))?;
         let path = required(path, "move operation failed to decode path: operation missing path field: missing value")?;
-        let deepest = levels(&path) + value.depth();
         let (container, key) = find(self.document, &path).ok_or_else(|| {
             ApplyError::Missing(format!(
                 "move operation does not apply: doc is missing destination path: {path}: missing value"
             ))
         })?;
-        add_to(container, key, value)
-            .map_err(|e| ApplyError::Index(format!("error in move for path: '{path}': {e}")))?;
-        self.check_depth(deepest)
+        charge(&mut self.work, check_depth(&path, &value)? + moved(container, &key))?;
+        add_to(container, key, value).map_err(|e| ApplyError::Index(format!("error in move for path: '{path}': {e}")))
     }
 
     fn copy(&mut self, from: &str, path: Option<String>) -> Result<(), ApplyError> {
@@ -243,15 +245,14 @@ impl Patcher<'_> {
             }
         }
         let value = value.unwrap_or(Document::Null);
-        let deepest = levels(&path) + value.depth();
         let (container, key) = find(self.document, &path).ok_or_else(|| {
             ApplyError::Missing(format!(
                 "copy operation does not apply: doc is missing destination path: {path}: missing value"
             ))
         })?;
+        charge(&mut self.work, check_depth(&path, &value)? + moved(container, &key))?;
         add_to(container, key, value)
-            .map_err(|e| ApplyError::Index(format!("error while adding value during copy: {e}")))?;
-        self.check_depth(deepest)
+            .map_err(|e| ApplyError::Index(format!("error while adding value during copy: {e}")))
     }
 
     fn test(&mut self, path: &str, value: &Document) -> Result<(), ApplyError> {
@@ -266,23 +267,31 @@ impl Patcher<'_> {
             get(container, &key).map_err(|e| ApplyError::Index(format!("error in test for path: '{path}': {e}")))?;
         if found.unwrap_or(&Document::Null) == value { Ok(()) } else { Err(failed()) }
     }
+}
 
-    /// Refuses a document that has become too deep. Only a value that may have made it deeper than ever is measured.
-    fn check_depth(&mut self, deepest: usize) -> Result<(), ApplyError> {
-        self.depth = self.depth.max(deepest);
-        if self.depth > MAX_DEPTH {
-            if !self.document.fits() {
-                return Err(ApplyError::Depth);
-            }
-            self.depth = self.document.depth();
+/// Refuses a value that would be too deep where it goes. Otherwise gives the number of values that were looked at.
+///
+/// Nothing else can make a document deeper, so that a document that was not too deep before is not afterwards.
+fn check_depth(path: &str, value: &Document) -> Result<usize, ApplyError> {
+    let extent = value.extent();
+    // Each segment of a path leads through one array or object.
+    let deepest = path.matches('/').count() + extent.depth;
+    if deepest > MAX_DEPTH { Err(ApplyError::Depth) } else { Ok(extent.values) }
+}
+
+/// How many values an insertion or removal at `key` moves.
+fn moved(container: &Document, key: &str) -> usize {
+    match container {
+        Document::Array(items) if key != "-" => {
+            position(key, items.len()).map_or(0, |at| items.len().saturating_sub(at))
         }
-        Ok(())
+        _ => 0,
     }
 }
 
-/// How many arrays and objects a path leads through.
-fn levels(path: &str) -> usize {
-    path.matches('/').count()
+fn charge(work: &mut usize, values: usize) -> Result<(), ApplyError> {
+    *work += values;
+    if *work > MAX_WORK { Err(ApplyError::Work) } else { Ok(()) }
 }
 
 /// The container that holds what `path` names, and the key there. `None` when it does not exist, or the path does not start

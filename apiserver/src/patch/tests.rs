@@ -75,3 +75,28 @@ fn no_patch_makes_a_document_too_deep_to_walk() {
     let error = json::apply(&mut document, operations, 0).unwrap_err();
     assert_eq!(error.to_string(), "the patched document is nested deeper than 120 levels");
 }
+
+#[test]
+fn a_patch_does_not_keep_a_processor_busy() {
+    let large = || document(&format!(r#"{{"a":[{}0],"b":{{}}}}"#, "0,".repeat(1_200_000))).unwrap();
+    let there = r#"{"op":"move","from":"/a","path":"/b/a"},{"op":"move","from":"/b/a","path":"/a"}"#;
+    for (operation, refused) in [
+        (r#"{"op":"add","path":"/a/0","value":0}"#, true),
+        (r#"{"op":"remove","path":"/a/0"}"#, true),
+        (r#"{"op":"move","from":"/a/0","path":"/a/-"}"#, true),
+        (r#"{"op":"copy","from":"/b","path":"/a/1"}"#, true),
+        (there, true),
+        (r#"{"op":"add","path":"/a/-","value":0}"#, false),
+        (r#"{"op":"remove","path":"/a/-1"}"#, false),
+        (r#"{"op":"replace","path":"/a/0","value":1}"#, false),
+        (r#"{"op":"move","from":"/b","path":"/b"}"#, false),
+        (r#"{"op":"test","path":"/a/0","value":0}"#, false),
+    ] {
+        let patch = format!("[{}]", vec![operation; 4_000].join(","));
+        let operations = json::Operation::list(codec::json::parse_untyped(patch.as_bytes()).unwrap()).unwrap();
+        let mut document = large();
+        let error = json::apply(&mut document, operations, 0).err().map(|e| e.to_string());
+        let expected = "the operations of the JSON patch move more than 10000000 values; split it into several patches";
+        assert_eq!(error.as_deref(), refused.then_some(expected), "{operation}");
+    }
+}
