@@ -193,6 +193,9 @@ async fn a_write_goes_on_without_its_client() {
     assert!(tokio::time::timeout(Duration::from_millis(500), request).await.is_err());
     eventually("the request", async || server.echo.started.load(Ordering::SeqCst) == 1).await;
     drop(client);
+    // The server must have noticed: only the connection that asks is left.
+    let alone = async || server.get("/metrics").await.body.contains("apiserver_open_connections 1\n");
+    eventually("the end of the connection", alone).await;
     server.echo.release.notify_one();
     eventually("the end of the write", async || server.echo.finished.load(Ordering::SeqCst) == 1).await;
     server.stop().await.unwrap();
