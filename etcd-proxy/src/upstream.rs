@@ -12,6 +12,7 @@ mod backoff;
 mod body;
 mod dial;
 mod endpoint;
+mod greeting;
 mod metrics;
 mod pool;
 mod revocable;

@@ -12,7 +12,7 @@ use tokio::{
 };
 use tonic::body::Body;
 
-use super::{Address, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff};
+use super::{Address, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff, greeting::Greeting};
 
 /// The kind of traffic a connection is for; it decides the HTTP/2 windows.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,8 @@ enum DialError {
     Http(#[source] hyper::Error),
     #[error(transparent)]
     Name(#[from] EndpointError),
+    #[error("the endpoint closed the connection before it said anything")]
+    Closed,
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     #[error("the endpoint wants TLS, but no CA certificate is configured")]
@@ -151,16 +153,26 @@ impl Dialer {
         traffic: Traffic,
     ) -> Result<http2::SendRequest<Body>, DialError> {
         let (stream_window, connection_window) = traffic.windows();
+        let (stream, greeted) = Greeting::awaited(stream);
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(stream_window)
             .initial_connection_window_size(connection_window)
             .keep_alive_interval(self.config.keepalive_time)
             .keep_alive_timeout(self.config.keepalive_timeout)
-            .keep_alive_while_idle(true)
+            // etcd's plaintext listener takes pings on a connection without streams for an attack and closes it after a few
+            // (grpc-go's enforcement policy with `PermitWithoutStream` off). A request on a connection that died
+            // meanwhile is what finds that out.
+            .keep_alive_while_idle(false)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(DialError::Http)?;
+        // Within the dial timeout, as all of this.
+        let mut connection = Box::pin(connection);
+        tokio::select! {
+            ended = &mut connection => return Err(ended.map_or_else(DialError::Http, |()| DialError::Closed)),
+            greeted = greeted => greeted.map_err(|_| DialError::Closed)?,
+        }
         let dialer = self.clone();
         let open = self.config.metrics.dialled(endpoint);
         let made = Instant::now();

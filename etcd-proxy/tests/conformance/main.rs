@@ -14,4 +14,5 @@ mod leases;
 mod services;
 mod support;
 mod transport;
+mod upstream;
 mod watches;

@@ -106,6 +106,12 @@ impl Etcd {
         self.child.wait().unwrap();
     }
 
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+
     /// Starts it again on its data.
     pub(crate) async fn restart(&mut self) {
         self.child = spawn(&self.dir, self.port, self.peer_port, &self.args);

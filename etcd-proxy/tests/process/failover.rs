@@ -154,3 +154,18 @@ async fn a_stream_that_its_client_left_is_left_upstream_too() {
     drop((sender, events, channel));
     eventually("etcd's watchers are gone", async || (watchers().await? < before + 50).then_some(())).await;
 }
+
+/// A member that hangs accepts connections all the same: its kernel does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_hangs_is_passed_over() {
+    let hung = Etcd::start().await;
+    let etcd = Etcd::start().await;
+    hung.signal("STOP");
+    let flags = ["--upstream-connections=1", "--dial-timeout=1s"];
+    let proxy = Proxy::spawn("/a/", &format!("{},{}", hung.url, etcd.url), &flags);
+    proxy.ready().await;
+    let mut kv = KvClient::new(proxy.channel());
+    timeout(Duration::from_secs(3), kv.put(put("k"))).await.expect("an answer in time").unwrap();
+    assert!(proxy.program.log().contains("no answer within 1s"), "{}", proxy.program.log());
+    hung.signal("CONT");
+}
