@@ -22,6 +22,9 @@ use crate::{
 /// Where kube-apiserver keeps its data unless told otherwise (`--etcd-prefix`).
 const KUBERNETES: &[u8] = b"/registry/";
 
+/// Most connections at a time on the metrics listeners.
+const PROBES: usize = 64;
+
 /// A valid configuration of `serve`.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -74,6 +77,8 @@ pub struct UpstreamSettings {
 pub struct ConnectionSettings {
     /// Most connections at a time, of all clients together.
     pub max_connections: usize,
+    /// Most connections at a time of one client: an IP address, or a process at a unix socket.
+    pub max_connections_per_client: usize,
     /// Most requests at a time on one HTTP/2 connection.
     pub max_concurrent_streams: u32,
     /// Longest time for a TLS handshake, and again for the first bytes of HTTP.
@@ -200,6 +205,7 @@ impl TryFrom<ServeArgs> for Config {
         for (flag, number) in [
             ("--max-concurrent-streams", u64::from(args.limits.max_concurrent_streams)),
             ("--max-connections", u64::try_from(args.limits.max_connections).unwrap_or(u64::MAX)),
+            ("--max-connections-per-client", u64::try_from(args.limits.max_connections_per_client).unwrap_or(u64::MAX)),
             ("--max-request-bytes", u64::from(args.limits.max_request_bytes)),
             ("--max-txn-ops", u64::from(args.limits.max_txn_ops)),
         ] {
@@ -222,7 +228,8 @@ impl TryFrom<ServeArgs> for Config {
             cert_reload_interval: args.security.cert_reload_interval,
             upstream: UpstreamSettings::try_from(args.upstream)?,
             connections: ConnectionSettings {
-                max_connections: args.limits.max_connections.min(tokio::sync::Semaphore::MAX_PERMITS),
+                max_connections: args.limits.max_connections,
+                max_connections_per_client: args.limits.max_connections_per_client,
                 max_concurrent_streams: args.limits.max_concurrent_streams,
                 handshake_timeout: args.limits.handshake_timeout,
                 keepalive_interval: (!interval.is_zero()).then_some(interval),
@@ -325,6 +332,16 @@ fn server_tls(args: &SecurityArgs) -> Result<Option<ServerTlsFiles>, ConfigError
             incomplete("--client-cert-allowed-cn or --client-cert-allowed-hostname", "--trusted-ca-file")
         }
         (files, None) => Ok(files),
+    }
+}
+
+// === impl ConnectionSettings ===
+
+impl ConnectionSettings {
+    /// Those for the metrics listeners. Probes and Prometheus have places of their own: a proxy whose clients take all of
+    /// theirs is busy, not dead.
+    pub fn for_probes(&self) -> Self {
+        Self { max_connections: PROBES, max_connections_per_client: PROBES, ..self.clone() }
     }
 }
 

@@ -101,16 +101,23 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         background.clone(),
         connections.clone(),
         shutdown.clone(),
-        connection_metrics,
+        connection_metrics.clone(),
     );
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());
         let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone());
         server.serve(listener, tls, routes);
     }
+    let probe_server = Server::new(
+        config.connections.for_probes(),
+        background.clone(),
+        connections.clone(),
+        shutdown.clone(),
+        connection_metrics,
+    );
     for listener in probes {
         let tls = tls.clone().filter(|_| listener.is_tls());
-        server.serve(listener, tls, MetricsRoutes::new(checks.clone()));
+        probe_server.serve(listener, tls, MetricsRoutes::new(checks.clone()));
     }
 
     let serving = async {

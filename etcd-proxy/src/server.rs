@@ -7,6 +7,7 @@ mod connection;
 mod first_bytes;
 mod listener;
 mod metrics;
+mod places;
 mod routes;
 
 use std::{convert::Infallible, error::Error, fmt, io, sync::Arc, time::Duration};
@@ -17,14 +18,15 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto,
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::sleep,
-};
+use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 
-use self::{connection::Connection, metrics::Refused};
+use self::{
+    connection::Connection,
+    metrics::Refused,
+    places::{Full, Places},
+};
 pub use self::{
     listener::{BindError, Listener, Peer},
     metrics::ConnectionMetrics,
@@ -49,7 +51,7 @@ pub trait Handler: Clone + Send + 'static {
 pub struct Server {
     http: auto::Builder<TokioExecutor>,
     settings: ConnectionSettings,
-    permits: Arc<Semaphore>,
+    places: Places,
     listeners: TaskTracker,
     connections: TaskTracker,
     shutdown: Shutdown,
@@ -67,8 +69,8 @@ impl Server {
         shutdown: Shutdown,
         metrics: ConnectionMetrics,
     ) -> Self {
-        let permits = Arc::new(Semaphore::new(settings.max_connections));
-        Self { http: http_builder(&settings), settings, permits, listeners, connections, shutdown, metrics }
+        let places = Places::new(settings.max_connections, settings.max_connections_per_client);
+        Self { http: http_builder(&settings), settings, places, listeners, connections, shutdown, metrics }
     }
 
     /// Accepts connections on `listener` until the process closes.
@@ -86,10 +88,20 @@ impl Server {
     }
 
     fn accepted(&self, stream: listener::Stream, peer: Peer, tls: Option<&Arc<ServerTls>>, handler: &impl Handler) {
-        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
-            self.metrics.refused(Refused::limit);
-            tracing::warn!(%peer, limit = self.settings.max_connections, "connection closed: --max-connections reached");
-            return;
+        let place = match self.places.take(peer) {
+            Ok(place) => place,
+            Err(Full::All) => {
+                self.metrics.refused(Refused::limit);
+                let limit = self.settings.max_connections;
+                tracing::warn!(%peer, limit, "connection closed: --max-connections reached");
+                return;
+            }
+            Err(Full::Client) => {
+                self.metrics.refused(Refused::client_limit);
+                let limit = self.settings.max_connections_per_client;
+                tracing::warn!(%peer, limit, "connection closed: --max-connections-per-client reached");
+                return;
+            }
         };
         let connection = Connection {
             http: self.http.clone(),
@@ -100,7 +112,7 @@ impl Server {
         };
         let (tls, handler) = (tls.map(|tls| tls.current()), handler.clone());
         self.connections.spawn(async move {
-            let _permit: OwnedSemaphorePermit = permit;
+            let _place = place;
             connection.serve(stream, tls, handler).await;
         });
     }
@@ -116,6 +128,10 @@ impl fmt::Debug for Server {
 ///
 /// Windows are static and large (see the upstream's for why). A client's requests are small, so its stream window is about
 /// the largest request and its connection window holds several of them.
+///
+/// A client may cancel all of its calls at once, and a read may bring them together with their beginnings. That is no
+/// attack (for which h2 takes 20 such calls): without room for all of them the connection would close, and every watch
+/// on it would end.
 fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
     const MIB: u32 = 1 << 20;
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -126,6 +142,7 @@ fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
         .initial_stream_window_size(2 * MIB)
         .initial_connection_window_size(16 * MIB)
         .max_concurrent_streams(settings.max_concurrent_streams)
+        .max_pending_accept_reset_streams(usize::try_from(settings.max_concurrent_streams).unwrap_or(usize::MAX))
         .keep_alive_interval(settings.keepalive_interval)
         .keep_alive_timeout(settings.keepalive_timeout);
     builder

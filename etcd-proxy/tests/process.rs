@@ -8,6 +8,8 @@
 mod child;
 #[path = "process/claims.rs"]
 mod claims;
+#[path = "process/connections.rs"]
+mod connections;
 #[path = "process/failover.rs"]
 mod failover;
 #[path = "process/forwarder.rs"]

@@ -149,6 +149,10 @@ pub struct LimitArgs {
     /// Maximum number of client connections. Further ones are closed at once.
     #[arg(long, env = "ETCD_PROXY_MAX_CONNECTIONS", default_value = "4096")]
     pub max_connections: usize,
+    /// Maximum number of connections of one client: an IP address, or a process at a unix socket. Further ones are closed at
+    /// once. Raise it where many clients share an address, as behind a load balancer that hides them.
+    #[arg(long, env = "ETCD_PROXY_MAX_CONNECTIONS_PER_CLIENT", default_value = "1024")]
+    pub max_connections_per_client: usize,
     /// Longest time that a new connection may take for its TLS handshake and its first bytes of HTTP.
     #[arg(long, env = "ETCD_PROXY_HANDSHAKE_TIMEOUT", value_parser = values::duration, default_value = "10s")]
     pub handshake_timeout: Duration,

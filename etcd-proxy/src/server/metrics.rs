@@ -24,6 +24,8 @@ struct RefusedLabels {
 pub(super) enum Refused {
     /// `--max-connections`.
     limit,
+    /// `--max-connections-per-client`.
+    client_limit,
     /// The TLS handshake failed.
     handshake,
     /// No request in time.

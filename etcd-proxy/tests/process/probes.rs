@@ -77,7 +77,6 @@ async fn the_metrics_port_tells_alive_from_ready() {
 async fn silent_and_surplus_connections_are_closed() {
     let etcd = Etcd::start().await;
     let flags = ["--handshake-timeout=300ms", "--max-connections=2"];
-    // The probe's own connections count, too, while they last.
     let proxy = Proxy::start("/a/", &etcd, &flags).await;
     let address = proxy.url.strip_prefix("http://").unwrap();
     let mut buffer = [0; 16];

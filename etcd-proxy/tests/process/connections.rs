@@ -1,0 +1,129 @@
+//! Connections: how many there may be, whose, and what one client may do on its own.
+
+use std::net::SocketAddr;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+
+use crate::{
+    child::{Etcd, Proxy, SOON},
+    http::get,
+};
+
+/// HTTP/2's preface and empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The headers of a call, in HPACK without its dynamic table.
+fn headers(stream: u32, path: &str) -> Vec<u8> {
+    let literal = |value: &str| [&[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
+    let block = [
+        vec![0x83, 0x86, 0x04],
+        literal(path),
+        vec![0x01],
+        literal("etcd"),
+        vec![0x0f, 0x10],
+        literal("application/grpc"),
+        vec![0x00],
+        literal("te"),
+        literal("trailers"),
+    ];
+    frame(HEADERS, 4, stream, &block.concat())
+}
+
+async fn read_frame(stream: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
+    let mut head = [0; 9];
+    timeout(SOON, stream.read_exact(&mut head)).await.expect("a frame in time").expect("the connection stays");
+    let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, l0, l1, l2]) as usize];
+    stream.read_exact(&mut payload).await.unwrap();
+    (kind, flags, u32::from_be_bytes([s0, s1, s2, s3]), payload)
+}
+
+/// A client that gives up many calls at once keeps its watches. etcd takes it as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_cancelled_in_a_burst_end_nothing_else() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    for url in [&etcd.url, &proxy.url] {
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
+        let create = frame(DATA, 0, 1, &[0, 0, 0, 0, 5, 0x0a, 3, 0x0a, 1, b'k']);
+        stream.write_all(&[PREFACE, &headers(1, "/etcdserverpb.Watch/Watch"), &create].concat()).await.unwrap();
+        loop {
+            let (kind, _, id, _) = read_frame(&mut stream).await;
+            if (kind, id) == (DATA, 1) {
+                break;
+            }
+        }
+        let mut burst = Vec::new();
+        for call in 1..=500 {
+            burst.extend(headers(2 * call + 1, "/etcdserverpb.KV/Range"));
+            burst.extend(frame(RST_STREAM, 0, 2 * call + 1, &8u32.to_be_bytes()));
+        }
+        burst.extend(frame(PING, 0, 0, b"still on"));
+        stream.write_all(&burst).await.unwrap();
+        loop {
+            let (kind, flags, _, payload) = read_frame(&mut stream).await;
+            assert_ne!(kind, GOAWAY, "{url}: {}", payload.escape_ascii());
+            if (kind, flags) == (PING, 1) && payload == b"still on" {
+                break;
+            }
+        }
+        // The watch lives.
+        let ctl = if url == &proxy.url { proxy.ctl(&["put", "k", "v"]) } else { etcd.ctl(&["put", "k", "v"]) };
+        assert_eq!(ctl, "OK\n");
+        loop {
+            let (kind, _, id, payload) = read_frame(&mut stream).await;
+            assert_ne!(kind, GOAWAY, "{url}: {}", payload.escape_ascii());
+            if (kind, id) == (DATA, 1) {
+                break;
+            }
+        }
+    }
+}
+
+/// A connection that has said enough to be served and got its answer; `None` if it was closed.
+async fn speak(proxy: &Proxy, from: &str) -> Option<TcpStream> {
+    let to: SocketAddr = proxy.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    let mut stream = timeout(SOON, socket.connect(to)).await.unwrap().unwrap();
+    stream.write_all(PREFACE).await.ok()?;
+    let read = timeout(SOON, stream.read(&mut [0; 64])).await.expect("an answer or the end in time");
+    read.is_ok_and(|length| length > 0).then_some(stream)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_have_bounds_and_probes_have_places_of_their_own() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-connections=3", "--max-connections-per-client=2"]).await;
+    let first = speak(&proxy, "127.0.0.1").await.expect("the first connection");
+    let second = speak(&proxy, "127.0.0.1").await.expect("the second connection");
+    assert!(speak(&proxy, "127.0.0.1").await.is_none(), "one client has two places");
+    let other = speak(&proxy, "127.0.0.2").await.expect("another client's connection");
+    assert!(speak(&proxy, "127.0.0.3").await.is_none(), "all have three places");
+
+    for path in ["/livez", "/readyz", "/metrics"] {
+        let answer = get(&format!("{}{path}", proxy.metrics)).await.unwrap_or_else(|| panic!("no answer to {path}"));
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    let metrics = get(&format!("{}/metrics", proxy.metrics)).await.unwrap().body;
+    for reason in ["limit", "client_limit"] {
+        let line = format!("etcd_proxy_client_connections_refused_total{{reason=\"{reason}\"}} 1");
+        assert!(metrics.contains(&line), "{line} is missing in\n{metrics}");
+    }
+    drop((first, second, other));
+}
