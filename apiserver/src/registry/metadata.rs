@@ -1,7 +1,10 @@
 //! What happens to an object's metadata around a write. Values in, values out
 //! (k8s.io/apiserver `pkg/registry/rest/{meta,create,update}.go`, `pkg/registry/generic/registry/store.go`).
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashSet},
+    hash::Hash,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
@@ -70,16 +73,17 @@ pub(super) fn ensure_namespace(expected: &str, meta: &mut ObjectMeta) -> Result<
 /// Removes owner references that occur twice. Returns the warning that this deserves.
 pub(super) fn deduplicate_owner_references(meta: &mut ObjectMeta, stage: Stage) -> Option<String> {
     let references = meta.owner_references.as_mut()?;
-    let mut duplicates = Vec::new();
-    let mut kept: Vec<OwnerReference> = Vec::with_capacity(references.len());
-    for reference in references.drain(..) {
-        if kept.contains(&reference) {
-            duplicates.push(reference.uid);
-        } else {
-            kept.push(reference);
+    let mut seen = HashSet::with_capacity(references.len());
+    let is_new: Vec<bool> = references.iter().map(|reference| seen.insert(fields(reference))).collect();
+    drop(seen);
+    let (mut is_new, mut duplicates) = (is_new.into_iter(), Vec::new());
+    references.retain_mut(|reference| {
+        let keep = is_new.next().unwrap_or(true);
+        if !keep {
+            duplicates.push(std::mem::take(&mut reference.uid));
         }
-    }
-    *references = kept;
+        keep
+    });
     if duplicates.is_empty() {
         return None;
     }
@@ -94,6 +98,12 @@ pub(super) fn deduplicate_owner_references(meta: &mut ObjectMeta, stage: Stage) 
         ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
          reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {uids}"
     ))
+}
+
+/// All that an owner reference says, in a form that can be looked up: there may be many of them, with the same uid too.
+fn fields(reference: &OwnerReference) -> impl Hash + Eq + use<'_> {
+    let OwnerReference { api_version, block_owner_deletion, controller, kind, name, uid } = reference;
+    (uid, name, kind, api_version, block_owner_deletion, controller)
 }
 
 /// Leaves out what says nothing, as Go's encoder does: empty texts, lists and maps, and a generation of zero.
