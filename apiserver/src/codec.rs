@@ -1,7 +1,9 @@
-//! Objects to bytes and back, byte for byte as Go's encoders write them.
+//! Objects to bytes and back, value for value as Go's encoders write them.
 //!
 //! JSON is compact, with `kind` and `apiVersion` first, floats as [`number::format_json`](crate::number::format_json)
-//! prints them and `<`, `>`, `&` escaped (Go's `encoding/json`). Encoded pieces are joined, never parsed again; only YAML
+//! prints them and `<`, `>`, `&` escaped (Go's `encoding/json`). The fields of an API's own types come in the order in which
+//! they are declared; those of the types that all APIs share (`metav1.ObjectMeta`, `metav1.Status`) come by name, not in
+//! Go's order, which no client can rely on. Encoded pieces are joined, never parsed again; only YAML
 //! and pretty answers go through the bytes once more.
 
 mod format;
