@@ -10,15 +10,13 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tonic::{Code, Status, body::Body};
 
 /// The metadata of a client that goes upstream. `token` and `authorization` are not among it: the tenant is nobody there,
-/// the proxy is.
-const FORWARDED: [HeaderName; 5] = [
+/// the proxy is. Nor is `client-api-version`: etcd makes each value that it meets a label of a metric and never forgets it,
+/// so that a tenant could fill the memory that all share.
+const FORWARDED: [HeaderName; 3] = [
     // etcd refuses the call without a leader and ends streams when it is lost.
     HeaderName::from_static("hasleader"),
     HeaderName::from_static("grpc-timeout"),
-    // Counted by etcd.
-    HeaderName::from_static("client-api-version"),
     HeaderName::from_static("traceparent"),
-    HeaderName::from_static("tracestate"),
 ];
 
 /// The headers of an upstream request.

@@ -124,13 +124,19 @@ impl Etcd {
 
     /// A metric of etcd's own.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.metrics().await;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
+    }
+
+    /// All metrics of etcd's own.
+    pub(crate) async fn metrics(&self) -> String {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut connection = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
         let mut text = String::new();
         connection.read_to_string(&mut text).await.unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
+        text
     }
 
     async fn ready(&mut self) -> bool {

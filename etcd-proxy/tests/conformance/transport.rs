@@ -62,11 +62,13 @@ async fn other_content_types_are_refused() {
     }
 }
 
-/// The tenant's credentials are its business with the proxy.
+/// The tenant's credentials are its business with the proxy, and what the upstream would keep for ever is nobody's.
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_of_the_tenant_stay_here() {
     let mut headers = HeaderMap::new();
-    for name in ["token", "authorization", "hasleader", "traceparent", "grpc-timeout", "cookie", "x-remote-user"] {
+    let names =
+        "token authorization hasleader traceparent tracestate grpc-timeout cookie x-remote-user client-api-version";
+    for name in names.split(' ') {
         headers.insert(name, "1S".parse().unwrap());
     }
     let upstream = etcd_proxy::grpc::UpstreamHeaders::from_client(&headers).request("/a/b", Body::empty());
@@ -80,6 +82,23 @@ async fn credentials_of_the_tenant_stay_here() {
     let mut request = tonic::Request::new(proto::etcdserverpb::RangeRequest { key: "a".into(), ..Default::default() });
     request.metadata_mut().insert("token", "nonsense".parse().unwrap());
     client.kv.range(request).await.unwrap();
+}
+
+/// etcd counts requests by the version that their client claims to have, and keeps every version it was ever told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_adds_no_metrics_to_the_upstream() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut direct, mut a) = (etcd.client().await, proxy.client().await);
+    for (client, version) in [(&mut direct, "direct"), (&mut a, "by-proxy")] {
+        let mut request =
+            tonic::Request::new(proto::etcdserverpb::RangeRequest { key: "a".into(), ..Default::default() });
+        request.metadata_mut().insert("client-api-version", version.parse().unwrap());
+        client.kv.range(request).await.unwrap();
+    }
+    let metrics = etcd.metrics().await;
+    assert!(metrics.contains(r#"client_api_version="direct""#), "{metrics}");
+    assert!(!metrics.contains("by-proxy"), "{metrics}");
 }
 
 /// A deadline ends a stream although nothing moves on it, and also one that is held up before it opens.
