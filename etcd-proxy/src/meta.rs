@@ -33,6 +33,7 @@ pub struct MetaLayout {
 pub struct TenantKeys {
     /// `<meta>tenants/<hex(prefix)>/`
     base: Bytes,
+    base_end: Bytes,
     /// The lease marks, `<base>leases/`.
     leases: Bytes,
     leases_end: Bytes,
@@ -54,7 +55,7 @@ pub struct Claim {
 }
 
 /// A meta value that this version cannot read.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum MetaError {
     /// Written by a newer version.
     #[error(
@@ -122,24 +123,30 @@ impl MetaLayout {
         self.prefix.key(b"claims-generation")
     }
 
-    /// The claimed prefix that a key of [`MetaLayout::claims`] names.
+    /// The claimed prefix that a key of [`MetaLayout::claims`] names; `None` if it names none.
     pub fn claimed_prefix(&self, key: &[u8]) -> Option<Vec<u8>> {
         let hex = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"claims/")?;
-        hex::decode(hex).ok()
+        hex::decode(hex).ok().filter(|prefix| !prefix.is_empty())
     }
 
     /// The meta keys of one tenant.
     pub fn tenant(&self, prefix: &Prefix) -> TenantKeys {
         let base = self.prefix.key(format!("tenants/{}/", prefix.hex()).as_bytes());
+        let base_end = self.prefix.key(format!("tenants/{}0", prefix.hex()).as_bytes());
         let leases = joined(&base, b"leases/");
         let leases_end = joined(&base, b"leases0");
-        TenantKeys { base, leases, leases_end }
+        TenantKeys { base, base_end, leases, leases_end }
     }
 }
 
 // === impl TenantKeys ===
 
 impl TenantKeys {
+    /// The range of all of them: key and range end.
+    pub fn all(&self) -> (Bytes, Bytes) {
+        (self.base.clone(), self.base_end.clone())
+    }
+
     /// The secret of the lease ids.
     pub fn secret(&self) -> Bytes {
         joined(&self.base, b"secret")
@@ -284,6 +291,23 @@ mod tests {
             assert_eq!(tenant().marked_lease(&tenant().lease_mark(id)), Some(id));
         }
         assert_eq!(tenant().marked_lease(b"/elsewhere/0000000000000001"), None);
+        for no_prefix in ["", "xy", "2f6"] {
+            let key = format!("/etcd-proxy.meta/claims/{no_prefix}");
+            assert_eq!(layout().claimed_prefix(key.as_bytes()), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_tenant_are_in_its_range_and_no_others() {
+        let (start, end) = tenant().all();
+        let within = |key: Bytes| start <= key && key < end;
+        assert!(within(tenant().secret()) && within(tenant().watermark()));
+        assert!(within(tenant().lease_mark(1)) && within(tenant().lease_mark(-1)));
+        for other in ["/a/b/", "/a", "/b/"] {
+            let other = Prefix::unterminated(other).unwrap();
+            assert!(!within(layout().tenant(&other).secret()), "{other}");
+            assert!(!within(layout().claim(&other)), "{other}");
+        }
     }
 
     #[test]

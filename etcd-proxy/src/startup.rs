@@ -78,8 +78,8 @@ pub async fn check(tenancy: &Tenancy, upstream: &Upstream) -> Verdict {
             tracing::warn!(%prefix, "the prefix is not claimed: nothing keeps another tenant from choosing one that overlaps; run `etcd-proxy claim`");
             Verdict::Serve
         }
-        Ok(Standing::Overlaps { prefix: other, claim }) => {
-            Verdict::Refuse(StartupError::Overlaps { prefix: prefix.clone(), other, owner: claim.owner })
+        Ok(Standing::Overlaps { prefix: other, owner }) => {
+            Verdict::Refuse(StartupError::Overlaps { prefix: prefix.clone(), other, owner })
         }
         Ok(Standing::Unknown) => Verdict::Refuse(StartupError::Unknown { prefix: prefix.clone() }),
         Err(ClaimError::Upstream(status)) if may_pass(status.code()) => {

@@ -34,16 +34,6 @@ pub enum ToolError {
     /// The prefix cannot be released.
     #[error("cannot release: {0}")]
     Release(#[from] ReleaseError),
-    /// Keys are left under a prefix that is to be released.
-    #[error(
-        "cannot release: {keys} keys are left under {prefix}, and whoever claims it next would inherit them; delete them first, or add --keep-data"
-    )]
-    NotEmpty {
-        /// The prefix.
-        prefix: Prefix,
-        /// How many keys.
-        keys: i64,
-    },
     /// The upstream refused to answer.
     #[error("the upstream answers {:?}: {}", .0.code(), .0.message())]
     Upstream(#[from] Status),
@@ -60,7 +50,6 @@ pub enum ToolError {
 /// # Errors
 /// When the prefix is held by somebody else or overlaps a claimed one, or the upstream cannot be asked.
 pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
-    let force = args.tenant.force;
     let tenancy = Tenancy::try_from(args.tenant)?;
     let limit = args.claim.command_timeout;
     let claim = Claim {
@@ -73,7 +62,7 @@ pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
     let layout = MetaLayout::new(tenancy.meta_prefix.clone());
     let work = async {
         let mut kv = upstream.kv();
-        meta::claim(&mut kv, &layout, &tenancy.prefix, &claim, force).await?;
+        meta::claim(&mut kv, &layout, &tenancy.prefix, &claim).await?;
         keys_under(&mut kv, &tenancy.prefix).await
     };
     let keys = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
@@ -88,8 +77,8 @@ pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
 /// `etcd-proxy release`.
 ///
 /// # Errors
-/// When the prefix is not claimed, is held by another owner than the one named, still holds keys, or the upstream cannot be
-/// asked.
+/// When the prefix is not claimed, is held by another owner than the one named, still has keys or leases, or the upstream
+/// cannot be asked.
 pub async fn release(args: ReleaseArgs) -> Result<(), ToolError> {
     let tenancy = Tenancy::try_from(args.tenant)?;
     let limit = args.release.command_timeout;
@@ -97,12 +86,8 @@ pub async fn release(args: ReleaseArgs) -> Result<(), ToolError> {
     let layout = MetaLayout::new(tenancy.meta_prefix.clone());
     let work = async {
         let mut kv = upstream.kv();
-        let keys = keys_under(&mut kv, &tenancy.prefix).await?;
-        if keys > 0 && !args.release.keep_data {
-            return Err(ToolError::NotEmpty { prefix: tenancy.prefix.clone(), keys });
-        }
         let owner = args.release.owner.as_deref().map(|owner| (owner, args.release.owner_uid.as_str()));
-        Ok(meta::release(&mut kv, &layout, &tenancy.prefix, owner).await?)
+        meta::release(&mut kv, &layout, &tenancy.prefix, owner, args.release.keep_data).await
     };
     let released = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
     writeln!(io::stdout().lock(), "{} is released; it was claimed by {}", tenancy.prefix, released.owner)?;

@@ -21,7 +21,8 @@ pub struct TenantArgs {
     #[arg(long, env = "ETCD_PROXY_ALLOW_UNTERMINATED_PREFIX", value_parser = values::boolean,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     pub allow_unterminated_prefix: bool,
-    /// Accept a prefix that lies under or around "/registry/", where kube-apiserver keeps its data.
+    /// Accept a prefix that lies under or around "/registry/", where kube-apiserver keeps its data. A prefix that overlaps
+    /// a claimed one is refused all the same.
     #[arg(long, env = "ETCD_PROXY_FORCE", value_parser = values::boolean,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     pub force: bool,

@@ -59,7 +59,8 @@ pub struct ReleaseArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Release")]
 pub struct LeaveArgs {
-    /// Release the prefix although keys are left under it. Whoever claims it next inherits them.
+    /// Release the prefix although keys or leases are left under it. Whoever claims it next inherits them, and the meta keys
+    /// that belong to them.
     #[arg(long, env = "ETCD_PROXY_KEEP_DATA", value_parser = values::boolean,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
     pub keep_data: bool,

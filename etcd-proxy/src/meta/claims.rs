@@ -22,8 +22,8 @@ const ATTEMPTS: usize = 16;
 /// All claims at one moment.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// The claimed prefixes and who holds them.
-    pub claims: Vec<(Vec<u8>, Claim)>,
+    /// The claimed prefixes and who holds them, as far as this version can read that.
+    pub claims: Vec<(Vec<u8>, Result<Claim, MetaError>)>,
     /// The revision at which they last changed; 0 if there never was one.
     generation: i64,
 }
@@ -45,7 +45,7 @@ pub enum Standing {
         /// The other prefix.
         prefix: Vec<u8>,
         /// Who holds it.
-        claim: Claim,
+        owner: String,
     },
     /// No claim of its own, and the others could not be read: nothing says that it is free.
     Unknown,
@@ -75,7 +75,7 @@ pub enum ClaimError {
     /// Others kept changing the claims.
     #[error("the claims kept changing while this one was made; try again")]
     Contention,
-    /// A stored claim cannot be read.
+    /// The stored claim of this very prefix cannot be read.
     #[error(transparent)]
     Format(#[from] MetaError),
     /// The upstream refused or could not be reached.
@@ -99,10 +99,22 @@ pub enum ReleaseError {
         /// The owner's uid.
         uid: String,
     },
-    /// Others kept changing the claims.
-    #[error("the claims kept changing while this one was released; try again")]
+    /// Something is left that whoever claims the prefix next would inherit.
+    #[error(
+        "{keys} keys and {leases} leases are left under {prefix}, and whoever claims it next would inherit them; delete the keys and revoke the leases first (or let them expire), or add --keep-data"
+    )]
+    NotEmpty {
+        /// The prefix.
+        prefix: Prefix,
+        /// How many keys.
+        keys: i64,
+        /// How many leases.
+        leases: i64,
+    },
+    /// Others kept changing the claims or the tenant's keys.
+    #[error("the claims or the tenant's keys kept changing while the prefix was released; try again")]
     Contention,
-    /// A stored claim cannot be read.
+    /// The stored claim cannot be read.
     #[error(transparent)]
     Meta(#[from] MetaError),
     /// The upstream refused or could not be reached.
@@ -114,11 +126,12 @@ fn uid_note(uid: &str) -> String {
     if uid.is_empty() { String::new() } else { format!(" (uid {uid})") }
 }
 
-/// Reads all claims and their generation at one revision.
+/// Reads all claims and their generation at one revision. A claim whose value cannot be read still holds its prefix, which
+/// its key names: one tenant's newer or damaged claim is no reason to stop another.
 ///
 /// # Errors
-/// When the upstream refuses, or a claim cannot be read.
-pub async fn read_claims(kv: &mut Kv, meta: &MetaLayout) -> Result<Claims, ClaimError> {
+/// When the upstream refuses.
+pub async fn read_claims(kv: &mut Kv, meta: &MetaLayout) -> Result<Claims, Status> {
     let (key, range_end) = meta.claims();
     let request = TxnRequest {
         success: vec![
@@ -135,78 +148,89 @@ pub async fn read_claims(kv: &mut Kv, meta: &MetaLayout) -> Result<Claims, Claim
     let generation = parts.next().and_then(|kvs| kvs.first().map(|kv| kv.mod_revision)).unwrap_or(0);
     let mut claims = Vec::new();
     for kv in parts.next().unwrap_or_default() {
-        let prefix = meta.claimed_prefix(&kv.key).ok_or_else(|| MetaError::Damaged {
-            what: "claim",
-            reason: format!("the key {} names no prefix", kv.key.escape_ascii()),
-        })?;
-        claims.push((prefix, Claim::decode(&kv.value)?));
+        let Some(prefix) = meta.claimed_prefix(&kv.key) else {
+            tracing::warn!(key = %kv.key.escape_ascii(), "a key among the claims names no prefix and is passed over");
+            continue;
+        };
+        let claim = Claim::decode(&kv.value);
+        if let Err(error) = &claim {
+            tracing::warn!(prefix = %prefix.escape_ascii(), %error, "nobody knows who holds this prefix");
+        }
+        claims.push((prefix, claim));
     }
     Ok(Claims { claims, generation })
 }
 
-/// Claims `prefix`. Claiming again what the same owner (by name and uid) already holds changes nothing. With `force`, other
-/// claims that overlap are tolerated; a claim of the very same prefix and the meta keys never are.
+/// Claims `prefix`. Claiming again what the same owner (by name and uid) already holds changes nothing.
 ///
 /// # Errors
-/// When somebody else holds the prefix or one that overlaps, or the upstream refuses.
-pub async fn claim(
-    kv: &mut Kv,
-    meta: &MetaLayout,
-    prefix: &Prefix,
-    claim: &Claim,
-    force: bool,
-) -> Result<(), ClaimError> {
+/// When somebody else holds the prefix or one that overlaps, when the stored claim of this prefix cannot be read, or the
+/// upstream refuses.
+pub async fn claim(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix, claim: &Claim) -> Result<(), ClaimError> {
     if prefix.overlaps(meta.prefix().as_bytes()) {
         return Err(ClaimError::Meta { prefix: prefix.clone(), meta: meta.prefix().clone() });
     }
     for _ in 0..ATTEMPTS {
         let read = read_claims(kv, meta).await?;
         for (held, holder) in &read.claims {
-            let same = held == prefix.as_bytes();
-            if same && holder.owner == claim.owner && holder.uid == claim.uid {
-                return Ok(());
+            if held == prefix.as_bytes() {
+                let holder = holder.as_ref().map_err(Clone::clone)?;
+                if holder.owner == claim.owner && holder.uid == claim.uid {
+                    return Ok(());
+                }
             }
-            if same || (!force && prefix.overlaps(held)) {
-                let (owner, uid) = (holder.owner.clone(), holder.uid.clone());
+            if prefix.overlaps(held) {
+                let (owner, uid) = names(holder);
                 return Err(ClaimError::Held { held: held.clone(), owner, uid });
             }
         }
         let put =
             Request::RequestPut(PutRequest { key: meta.claim(prefix), value: claim.encode(), ..Default::default() });
-        if change(kv, meta, &read, put).await? {
+        if change(kv, meta, &read, vec![], vec![put]).await? {
             return Ok(());
         }
     }
     Err(ClaimError::Contention)
 }
 
-/// Releases the claim of `prefix`. The tenant's data and its other meta keys stay. With an `owner`, only that owner's claim
-/// (by name and uid) is released.
+/// Releases the claim of `prefix`, and in the same Txn deletes the tenant's other meta keys: the next owner starts with a
+/// secret and a watermark of its own. With `keep_data` the tenant's keys, leases and meta keys stay for the next owner to
+/// inherit. With an `owner`, only that owner's claim (by name and uid) is released.
 ///
 /// # Errors
-/// When it is not claimed, held by somebody else, or the upstream refuses.
+/// When it is not claimed, held by somebody else, or the upstream refuses; and, without `keep_data`, while the tenant has
+/// keys or leases.
 pub async fn release(
     kv: &mut Kv,
     meta: &MetaLayout,
     prefix: &Prefix,
     owner: Option<(&str, &str)>,
+    keep_data: bool,
 ) -> Result<Claim, ReleaseError> {
+    let tenant = meta.tenant(prefix);
+    let data = (prefix.key(b""), prefix.successor());
     for _ in 0..ATTEMPTS {
-        let read = match read_claims(kv, meta).await {
-            Ok(read) => read,
-            Err(ClaimError::Format(error)) => return Err(error.into()),
-            Err(ClaimError::Upstream(status)) => return Err(status.into()),
-            Err(_) => return Err(ReleaseError::Contention),
-        };
+        let read = read_claims(kv, meta).await?;
         let Some((_, held)) = read.claims.iter().find(|(held, _)| held == prefix.as_bytes()) else {
             return Err(ReleaseError::NotClaimed(prefix.clone()));
         };
+        let held = held.as_ref().map_err(Clone::clone)?;
         if owner.is_some_and(|owner| owner != (held.owner.as_str(), held.uid.as_str())) {
             let (owner, uid) = (held.owner.clone(), held.uid.clone());
             return Err(ReleaseError::Held { prefix: prefix.clone(), owner, uid });
         }
-        let delete = Request::RequestDeleteRange(DeleteRangeRequest { key: meta.claim(prefix), ..Default::default() });
-        if change(kv, meta, &read, delete).await? {
+        let mut conditions = Vec::new();
+        let mut changes = vec![delete((meta.claim(prefix), Bytes::new()))];
+        if !keep_data {
+            let (keys, leases) = (count(kv, &data).await?, count(kv, &tenant.lease_marks()).await?);
+            if keys > 0 || leases > 0 {
+                return Err(ReleaseError::NotEmpty { prefix: prefix.clone(), keys, leases });
+            }
+            // Nor may any have come since they were counted.
+            conditions = vec![absent(data.clone()), absent(tenant.lease_marks())];
+            changes.push(delete(tenant.all()));
+        }
+        if change(kv, meta, &read, conditions, changes).await? {
             return Ok(held.clone());
         }
     }
@@ -216,24 +240,22 @@ pub async fn release(
 /// How `prefix` stands among the claims, for a proxy that is about to serve it. Reads only.
 ///
 /// # Errors
-/// When the upstream cannot be reached, refuses even the prefix's own claim, or a claim cannot be read.
+/// When the upstream cannot be reached, refuses even the prefix's own claim, or that claim cannot be read.
 pub async fn standing(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix) -> Result<Standing, ClaimError> {
     if prefix.overlaps(meta.prefix().as_bytes()) {
         return Err(ClaimError::Meta { prefix: prefix.clone(), meta: meta.prefix().clone() });
     }
     let (claims, others_seen) = match read_claims(kv, meta).await {
         Ok(read) => (read.claims, true),
-        Err(ClaimError::Upstream(status)) if status.code() == Code::PermissionDenied => {
-            (own_claim(kv, meta, prefix).await?, false)
-        }
-        Err(error) => return Err(error),
+        Err(status) if status.code() == Code::PermissionDenied => (own_claim(kv, meta, prefix).await?, false),
+        Err(status) => return Err(status.into()),
     };
     let mut own = None;
     for (held, claim) in claims {
         if held == prefix.as_bytes() {
-            own = Some(claim);
+            own = Some(claim?);
         } else if prefix.overlaps(&held) {
-            return Ok(Standing::Overlaps { prefix: held, claim });
+            return Ok(Standing::Overlaps { prefix: held, owner: names(&claim).0 });
         }
     }
     Ok(match (own, others_seen) {
@@ -243,14 +265,38 @@ pub async fn standing(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix) -> Result
     })
 }
 
-async fn own_claim(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix) -> Result<Vec<(Vec<u8>, Claim)>, ClaimError> {
+async fn own_claim(
+    kv: &mut Kv,
+    meta: &MetaLayout,
+    prefix: &Prefix,
+) -> Result<Vec<(Vec<u8>, Result<Claim, MetaError>)>, Status> {
     let answer = kv.range(RangeRequest { key: meta.claim(prefix), ..Default::default() }).await?.into_inner();
-    let decoded = answer.kvs.first().map(|kv| Claim::decode(&kv.value)).transpose()?;
-    Ok(decoded.map(|claim| (prefix.as_bytes().to_vec(), claim)).into_iter().collect())
+    Ok(answer.kvs.first().map(|kv| (prefix.as_bytes().to_vec(), Claim::decode(&kv.value))).into_iter().collect())
 }
 
-/// Makes one change to the claims unless they have changed since `read`. Returns whether it was made.
-async fn change(kv: &mut Kv, meta: &MetaLayout, read: &Claims, change: Request) -> Result<bool, Status> {
+/// Owner and uid, for a message.
+fn names(claim: &Result<Claim, MetaError>) -> (String, String) {
+    match claim {
+        Ok(claim) => (claim.owner.clone(), claim.uid.clone()),
+        Err(error) => (format!("unknown ({error})"), String::new()),
+    }
+}
+
+async fn count(kv: &mut Kv, (key, range_end): &(Bytes, Bytes)) -> Result<i64, Status> {
+    let request =
+        RangeRequest { key: key.clone(), range_end: range_end.clone(), count_only: true, ..Default::default() };
+    Ok(kv.range(request).await?.into_inner().count)
+}
+
+/// Makes changes to the claims unless they have changed since `read` or one of `conditions` does not hold. Returns whether
+/// they were made.
+async fn change(
+    kv: &mut Kv,
+    meta: &MetaLayout,
+    read: &Claims,
+    conditions: Vec<Compare>,
+    changes: Vec<Request>,
+) -> Result<bool, Status> {
     let generation: Bytes = meta.claims_generation();
     let unchanged = Compare {
         result: CompareResult::Equal as i32,
@@ -261,11 +307,26 @@ async fn change(kv: &mut Kv, meta: &MetaLayout, read: &Claims, change: Request) 
     };
     let renew = Request::RequestPut(PutRequest { key: generation, value: encode_presence(), ..Default::default() });
     let request = TxnRequest {
-        compare: vec![unchanged],
-        success: vec![RequestOp { request: Some(change) }, RequestOp { request: Some(renew) }],
+        compare: std::iter::once(unchanged).chain(conditions).collect(),
+        success: changes.into_iter().chain([renew]).map(|request| RequestOp { request: Some(request) }).collect(),
         ..Default::default()
     };
     Ok(kv.txn(request).await?.into_inner().succeeded)
+}
+
+/// Holds while there is no key in a range: any that there were would have been created at some revision.
+fn absent((key, range_end): (Bytes, Bytes)) -> Compare {
+    Compare {
+        result: CompareResult::Equal as i32,
+        target: CompareTarget::Create as i32,
+        key,
+        range_end,
+        target_union: Some(TargetUnion::CreateRevision(0)),
+    }
+}
+
+fn delete((key, range_end): (Bytes, Bytes)) -> Request {
+    Request::RequestDeleteRange(DeleteRangeRequest { key, range_end, ..Default::default() })
 }
 
 fn range(request: RangeRequest) -> RequestOp {

@@ -22,6 +22,13 @@ async fn a_claim_keeps_others_away_until_it_is_released() {
     }
     ok(claim(&etcd, "/b/", "two"));
     assert!(fails(claim(&etcd, "/registry/", "two")).contains("--force"));
+    // Which is about that alone: nobody is forced upon another tenant.
+    let force = |prefix| etcd_proxy(&["claim", "--force", "--prefix", prefix, "--owner=two", "--endpoints", &etcd.url]);
+    ok(force("/registry/crust/"));
+    for prefix in ["/a/b/", "/registry/"] {
+        let message = fails(force(prefix));
+        assert!(message.contains("is held by"), "{message}");
+    }
     assert!(fails(release(&etcd, "/c/", &[])).contains("not claimed"));
     assert!(fails(release(&etcd, "/a/", &["--owner=two"])).contains("one"));
     ok(release(&etcd, "/a/", &["--owner=one"]));
