@@ -117,7 +117,8 @@ async fn keys_end_in_the_order_of_their_times() {
     }
     let mut gone = Vec::new();
     while gone.len() < 3 {
-        if let Event::Deleted { previous, .. } = watch.events.next().await.unwrap().unwrap() {
+        let event = timeout(Duration::from_secs(60), watch.events.next()).await.expect("an event in time");
+        if let Event::Deleted { previous, .. } = event.unwrap().unwrap() {
             gone.push(previous.key);
         }
     }

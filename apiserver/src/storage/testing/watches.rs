@@ -107,11 +107,13 @@ pub async fn watch_from_the_future_waits(store: Arc<dyn Storage>) {
     let current = store.current_revision().await.unwrap();
     let mut watch = watch(store, Revision(current.0 + 2)).await;
     (watch.progress)();
+    let early = timeout(Duration::from_millis(200), watch.events.next()).await;
+    assert!(early.is_err(), "nothing is to be told of a revision that does not exist: {early:?}");
     let mut last = create(store, &key("a"), "0").await;
     for round in 1..4 {
         last = update(store, &key("a"), last, &round.to_string()).await;
     }
-    let first = match timeout(PATIENCE, watch.events.next()).await.expect("an event in time") {
+    let first = match in_time(watch.events.next()).await {
         Some(Ok(event)) => event,
         other => panic!("{other:?}"),
     };
@@ -244,7 +246,7 @@ pub async fn dropped_watches_do_no_harm(store: Arc<dyn Storage>) {
     let Watch { mut events, progress } = watch(store, current).await;
     drop(progress);
     let revision = create(store, &key("a"), "1").await;
-    let event = timeout(PATIENCE, events.next()).await.expect("an event in time");
+    let event = in_time(events.next()).await;
     assert_eq!(revision_of(&event.unwrap().unwrap()), revision);
     for _ in 0..100 {
         drop(watch(store, Revision(0)).await);

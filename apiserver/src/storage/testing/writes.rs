@@ -109,6 +109,7 @@ pub async fn racing_writers_lose_nothing(store: Arc<dyn Storage>) {
             loop {
                 let count: u32 = std::str::from_utf8(&seen.value).unwrap().parse().unwrap();
                 let next = value(&(count + 1).to_string());
+                tokio::task::yield_now().await;
                 match store.put(&key("count"), Expected::At(seen.mod_revision), next, None).await.unwrap() {
                     Written::Done(_) => break,
                     Written::Conflict(now) => seen = now.unwrap(),
