@@ -4,6 +4,7 @@
 //! An [`Endpoint`] stands for one resource of one group in *all* its versions, subresources included. Most are made by
 //! the [generic registry](crate::registry); one that stores nothing implements the trait itself.
 
+mod delivery;
 pub mod response;
 
 use std::{error::Error, sync::Arc};
@@ -13,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Empty, Full, combinators::UnsyncBoxBody};
 
+pub use self::delivery::Delivery;
 use crate::{
     meta::{GroupResource, ResourceNames},
     request::RequestContext,

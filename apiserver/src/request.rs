@@ -63,6 +63,8 @@ pub struct RequestContext {
     pub deadline: Option<tokio::time::Instant>,
     /// Cancelled when the server is going down: watches end then.
     pub shutdown: tokio_util::sync::CancellationToken,
+    /// The answer's way to the client, for those who write an answer for as long as they like.
+    pub delivery: crate::endpoint::Delivery,
 }
 
 /// Warnings gathered while a request is handled; clones share one list.
@@ -85,6 +87,7 @@ impl RequestContext {
             warnings: Warnings::default(),
             deadline: None,
             shutdown: tokio_util::sync::CancellationToken::new(),
+            delivery: crate::endpoint::Delivery::default(),
         }
     }
 }

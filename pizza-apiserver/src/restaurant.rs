@@ -43,7 +43,7 @@ pub async fn server(options: &RecommendedOptions) -> anyhow::Result<PreparedServ
         storage: storage.clone(),
         admission: Arc::new(admission),
         authorizer: authorizer.clone(),
-        writes: TaskTracker::new(),
+        tasks: TaskTracker::new(),
         min_request_timeout: min_watch_timeout,
     };
     let orders = Arc::new(Orders::new(authorizer.clone()));
@@ -75,7 +75,7 @@ pub async fn server(options: &RecommendedOptions) -> anyhow::Result<PreparedServ
     }
     let chain = options.admission.chain(plugins.on(PizzaToppings::new(menu.clone())))?;
     let environment = environment(chain);
-    let writes = environment.writes.clone();
+    let writes = environment.tasks.clone();
     let pizzas = Store::new(pizza_kind(), PizzaStrategy::new(menu.clone()), environment.clone());
     let pricer = Pricer::new(due, menu, pizza_informer.clone(), pizzas.clone());
 

@@ -137,7 +137,7 @@ impl<S: Strategy> ResourceHandler<S> {
     {
         let bound = Instant::now() + WRITE_TIMEOUT;
         let deadline = context.deadline.map_or(bound, |deadline| deadline.min(bound));
-        let task = self.store.environment().writes.spawn(write.in_current_span());
+        let task = self.store.environment().tasks.spawn(write.in_current_span());
         match timeout_at(deadline, task).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => {

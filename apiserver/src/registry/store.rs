@@ -59,8 +59,10 @@ pub struct Environment {
     pub admission: Arc<Chain>,
     /// Who is asked when an update turns out to be a creation.
     pub authorizer: Arc<dyn Authorizer>,
-    /// Writes on their way. They run to their end when their client is gone, so whoever stops the server waits for them.
-    pub writes: TaskTracker,
+    /// What does not run within its request: writes, which come to their end when their client is gone, and watches, which
+    /// end when their client stays and does not read. Whoever stops the server waits for them, as a
+    /// [`server`](crate::server) does for those in its [`Config::tasks`](crate::server::Config::tasks).
+    pub tasks: TaskTracker,
     /// Watches that name no timeout last between this long and twice that.
     pub min_request_timeout: Duration,
 }

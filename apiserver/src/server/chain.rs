@@ -272,6 +272,7 @@ impl Exchange {
             warnings: self.warnings,
             deadline,
             shutdown: handler.lifecycle.not_accepting.clone(),
+            delivery: Default::default(),
         };
         // The server may do what it likes with its own objects.
         if !self.origin.loopback

@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 use apiserver::{
     admission::{Chain, Plugin},
     authorization::{AuthorizationAttributes, Authorizer, Decision},
-    endpoint::{Endpoint as _, RequestBody, ResponseBody},
+    endpoint::{Delivery, Endpoint as _, RequestBody, ResponseBody},
     registry::{Environment, ResourceHandler},
     request::{RequestContext, RequestInfo, UserInfo, Warnings},
     storage::Storage,
@@ -33,7 +33,9 @@ pub(crate) struct Api {
     pub(crate) handler: Arc<ResourceHandler<Flunders>>,
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) shutdown: CancellationToken,
-    pub(crate) writes: TaskTracker,
+    /// The way of every answer.
+    pub(crate) delivery: Delivery,
+    pub(crate) tasks: TaskTracker,
     pub(crate) allowed: Arc<Mutex<Decision>>,
     /// What the storage needs for as long as it is used.
     _fixture: Box<dyn Any + Send + Sync>,
@@ -73,16 +75,24 @@ impl Api {
     }
 
     pub(crate) async fn over(storage: Arc<dyn Storage>, strategy: Flunders, plugins: Vec<Arc<dyn Plugin>>) -> Self {
-        let (writes, allowed) = (TaskTracker::new(), Arc::new(Mutex::new(Decision::Allow)));
+        let (tasks, allowed) = (TaskTracker::new(), Arc::new(Mutex::new(Decision::Allow)));
         let environment = Environment {
             storage: Arc::clone(&storage),
             admission: Arc::new(Chain::new(plugins)),
             authorizer: Arc::new(Says(Arc::clone(&allowed))),
-            writes: writes.clone(),
+            tasks: tasks.clone(),
             min_request_timeout: Duration::from_secs(1800),
         };
         let handler = Arc::new(ResourceHandler::new(kind(), strategy, environment));
-        Self { handler, storage, shutdown: CancellationToken::new(), writes, allowed, _fixture: Box::new(()) }
+        Self {
+            handler,
+            storage,
+            shutdown: CancellationToken::new(),
+            delivery: Delivery::default(),
+            tasks,
+            allowed,
+            _fixture: Box::new(()),
+        }
     }
 
     pub(crate) fn context(&self, method: &Method, uri: &str) -> RequestContext {
@@ -93,6 +103,7 @@ impl Api {
             warnings: Warnings::default(),
             deadline: None,
             shutdown: self.shutdown.clone(),
+            delivery: self.delivery.clone(),
         }
     }
 

@@ -88,6 +88,75 @@ async fn watches_end_in_time_and_at_shutdown() {
     assert_eq!(begin.elapsed().as_secs(), 107);
 }
 
+/// Flunders that fill what lies between a watch and a client that does not read.
+async fn make_much(api: &Api) {
+    for i in 0..8 {
+        let mut object = flunder(&format!("much{i}"));
+        object["metadata"]["annotations"] = json!({ "text": "x".repeat(40_000) });
+        api.post(FLUNDERS, &object).await.is(201);
+    }
+}
+
+async fn given_up(api: &Api) {
+    tokio::time::timeout(Duration::from_secs(60), api.delivery.ended()).await.expect("the answer is not given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_nobody_reads_end_in_time_and_at_shutdown() {
+    for shutdown in [false, true] {
+        let api = Api::new().await;
+        make_much(&api).await;
+        let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&timeoutSeconds=2")).await;
+        let (begin, seconds) = (tokio::time::Instant::now(), if shutdown { 1 } else { 2 });
+        tokio::time::sleep(Duration::from_millis(seconds * 1000 - 500)).await;
+        assert_eq!(api.tasks.len(), 1, "it runs");
+        if shutdown {
+            api.shutdown.cancel();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(api.tasks.len(), 0, "nothing is left of it");
+        // A client that wakes up gets what was ready, and the end; one that does not is given up.
+        assert_eq!(watch.take(1).await[0].1, "much0");
+        while watch.next().await.is_some() {}
+        given_up(&api).await;
+        assert!((seconds..=seconds + 6).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stands_still_loses_its_watch() {
+    let api = Api::new().await;
+    make_much(&api).await;
+    let (mut slow, idle) =
+        (api.watch(WATCH_LIST).await, api.watch(&format!("{FLUNDERS}?watch=1&resourceVersion=100")).await);
+    // As long as it goes on, it may take its time.
+    for i in 0..4 {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(slow.take(1).await[0].1, format!("much{i}"));
+    }
+    let begin = tokio::time::Instant::now();
+    given_up(&api).await;
+    assert!((4..=6).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(api.tasks.len(), 1, "the other has nothing to say");
+    let mut rest = 0;
+    while slow.next().await.is_some() {
+        rest += 1;
+    }
+    assert!(rest < 4, "{rest}");
+    drop(idle);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(api.tasks.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_may_be_wanted_for_ever() {
+    let api = Api::new().await;
+    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&timeoutSeconds={}", i64::MAX)).await;
+    api.make("a").await;
+    assert_eq!(watch.take(1).await[0].1, "a");
+}
+
 #[tokio::test]
 async fn what_is_much_is_read_in_parts_and_told_once() {
     let api = Api::new().await;

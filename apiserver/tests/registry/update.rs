@@ -172,8 +172,8 @@ async fn a_write_comes_to_its_end_when_its_client_goes_away() {
         let mut request = Box::pin(request);
         assert!(futures::poll!(&mut request).is_pending());
     }
-    api.writes.close();
-    api.writes.wait().await;
+    api.tasks.close();
+    api.tasks.wait().await;
     assert_eq!(api.get(&uri()).await.is(200)["spec"]["size"], 5);
 }
 

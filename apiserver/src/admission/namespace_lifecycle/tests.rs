@@ -83,6 +83,7 @@ fn context() -> RequestContext {
         warnings: Default::default(),
         deadline: None,
         shutdown: CancellationToken::new(),
+        delivery: Default::default(),
     }
 }
 

@@ -45,8 +45,8 @@ impl<S: Strategy> ResourceHandler<S> {
         // When the client goes away the rest of the collection stays; the deletion on its way comes to its end.
         let gone = CancellationToken::new();
         let (_guard, cancelled) = (gone.clone().drop_guard(), gone);
-        let writes = &self.store.environment().writes;
-        let task = writes.spawn(async move {
+        let tasks = &self.store.environment().tasks;
+        let task = tasks.spawn(async move {
             let write = super::write(&context, is_dry_run(&options));
             store.delete_collection(&write, &options, &list, &cancelled).await
         });
