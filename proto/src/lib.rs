@@ -8,13 +8,7 @@
 //! look for them in the encoded form first.
 
 mod generated {
-    #![allow(
-        missing_docs,
-        unreachable_pub,
-        clippy::all,
-        clippy::unwrap_used,
-        clippy::expect_used
-    )]
+    #![allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::expect_used)]
     include!(concat!(env!("OUT_DIR"), "/packages.rs"));
 }
 mod redact;

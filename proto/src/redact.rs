@@ -5,21 +5,14 @@ use std::fmt::{Debug, Formatter, Result};
 
 use crate::{
     authpb::User,
-    etcdserverpb::{
-        AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest,
-        AuthenticateResponse,
-    },
+    etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest, AuthenticateResponse},
 };
 
 struct Secret<'a>(&'a [u8]);
 
 impl Debug for Secret<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        f.write_str(if self.0.is_empty() {
-            "<empty>"
-        } else {
-            "<redacted>"
-        })
+        f.write_str(if self.0.is_empty() { "<empty>" } else { "<redacted>" })
     }
 }
 

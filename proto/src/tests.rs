@@ -14,12 +14,7 @@ fn assert_wire<M: Message + Default + PartialEq + std::fmt::Debug>(message: &M, 
 fn zero_values_are_not_written() {
     assert_wire(&pb::RangeRequest::default(), b"");
     assert_wire(
-        &pb::RangeRequest {
-            key: "a".into(),
-            range_end: Bytes::from_static(b"\0"),
-            limit: -1,
-            ..Default::default()
-        },
+        &pb::RangeRequest { key: "a".into(), range_end: Bytes::from_static(b"\0"), limit: -1, ..Default::default() },
         b"\x0a\x01a\x12\x01\x00\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
     );
 }
@@ -43,19 +38,11 @@ fn oneof_members_are_written_even_when_zero() {
 #[test]
 fn transactions_nest() {
     let put = pb::RequestOp {
-        request: Some(pb::request_op::Request::RequestPut(pb::PutRequest {
-            key: "k".into(),
-            ..Default::default()
-        })),
+        request: Some(pb::request_op::Request::RequestPut(pb::PutRequest { key: "k".into(), ..Default::default() })),
     };
-    let inner = pb::TxnRequest {
-        success: vec![put],
-        ..Default::default()
-    };
+    let inner = pb::TxnRequest { success: vec![put], ..Default::default() };
     let outer = pb::TxnRequest {
-        failure: vec![pb::RequestOp {
-            request: Some(pb::request_op::Request::RequestTxn(inner)),
-        }],
+        failure: vec![pb::RequestOp { request: Some(pb::request_op::Request::RequestTxn(inner)) }],
         ..Default::default()
     };
     assert_wire(&outer, b"\x1a\x09\x22\x07\x12\x05\x12\x03\x0a\x01k");
@@ -63,20 +50,11 @@ fn transactions_nest() {
 
 #[test]
 fn filters_are_packed_and_events_are_field_11() {
-    assert_wire(
-        &pb::WatchCreateRequest {
-            filters: vec![0, 1],
-            ..Default::default()
-        },
-        b"\x2a\x02\x00\x01",
-    );
+    assert_wire(&pb::WatchCreateRequest { filters: vec![0, 1], ..Default::default() }, b"\x2a\x02\x00\x01");
     assert_wire(
         &pb::WatchResponse {
             watch_id: -1,
-            events: vec![mvccpb::Event {
-                r#type: mvccpb::event::EventType::Delete as i32,
-                ..Default::default()
-            }],
+            events: vec![mvccpb::Event { r#type: mvccpb::event::EventType::Delete as i32, ..Default::default() }],
             ..Default::default()
         },
         b"\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x5a\x02\x08\x01",
@@ -86,12 +64,7 @@ fn filters_are_packed_and_events_are_field_11() {
 #[test]
 fn bytes_are_slices_of_the_buffer() {
     let wire = Bytes::from(
-        mvccpb::KeyValue {
-            key: "key".into(),
-            value: Bytes::from(vec![7; 4096]),
-            ..Default::default()
-        }
-        .encode_to_vec(),
+        mvccpb::KeyValue { key: "key".into(), value: Bytes::from(vec![7; 4096]), ..Default::default() }.encode_to_vec(),
     );
     let decoded = mvccpb::KeyValue::decode(wire.clone()).unwrap();
     assert!(wire.as_ptr_range().contains(&decoded.value.as_ptr()));
@@ -101,10 +74,7 @@ fn bytes_are_slices_of_the_buffer() {
 fn services_have_etcds_names() {
     assert_eq!(pb::kv_server::SERVICE_NAME, "etcdserverpb.KV");
     assert_eq!(pb::watch_server::SERVICE_NAME, "etcdserverpb.Watch");
-    assert_eq!(
-        pb::maintenance_server::SERVICE_NAME,
-        "etcdserverpb.Maintenance"
-    );
+    assert_eq!(pb::maintenance_server::SERVICE_NAME, "etcdserverpb.Maintenance");
     assert_eq!(v3lockpb::lock_server::SERVICE_NAME, "v3lockpb.Lock");
 }
 
@@ -132,10 +102,7 @@ fn go_non_pointers_are_written_when_zero() {
         &v1beta1::Pizza {
             metadata: Some(metadata),
             spec: Some(v1beta1::PizzaSpec {
-                toppings: vec![v1beta1::PizzaTopping {
-                    name: Some("egg".into()),
-                    quantity: Some(2),
-                }],
+                toppings: vec![v1beta1::PizzaTopping { name: Some("egg".into()), quantity: Some(2) }],
             }),
             status: None,
         },
@@ -147,28 +114,9 @@ fn go_non_pointers_are_written_when_zero() {
 fn secrets_do_not_show() {
     let secret = "hunter2";
     let shown = [
-        format!(
-            "{:?}",
-            authpb::User {
-                name: "ann".into(),
-                password: secret.into(),
-                ..Default::default()
-            }
-        ),
-        format!(
-            "{:?}",
-            pb::AuthenticateRequest {
-                name: "ann".into(),
-                password: secret.into(),
-            }
-        ),
-        format!(
-            "{:?} ann",
-            pb::AuthenticateResponse {
-                header: None,
-                token: secret.into(),
-            }
-        ),
+        format!("{:?}", authpb::User { name: "ann".into(), password: secret.into(), ..Default::default() }),
+        format!("{:?}", pb::AuthenticateRequest { name: "ann".into(), password: secret.into() }),
+        format!("{:?} ann", pb::AuthenticateResponse { header: None, token: secret.into() }),
         format!(
             "{:#?}",
             pb::AuthUserAddRequest {
@@ -189,10 +137,7 @@ fn secrets_do_not_show() {
     ];
     for shown in shown {
         assert!(!shown.contains(secret), "{shown}");
-        assert!(
-            shown.contains("ann") && shown.contains("<redacted>"),
-            "{shown}"
-        );
+        assert!(shown.contains("ann") && shown.contains("<redacted>"), "{shown}");
     }
     let empty = format!("{:?}", pb::AuthenticateRequest::default());
     assert!(empty.contains("<empty>"), "{empty}");

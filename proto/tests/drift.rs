@@ -4,10 +4,7 @@
 //! Both sides are descriptors; each is turned into a set of facts, one line each, of what counts
 //! on the wire and in generated code. Comments, file names and options of gateways do not.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "the helpers of a test may fail as the test may"
-)]
+#![allow(clippy::unwrap_used, reason = "the helpers of a test may fail as the test may")]
 
 #[path = "drift/facts.rs"]
 mod facts;
@@ -19,14 +16,8 @@ use prost::Message as _;
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 
 /// Packages that must be the same. Those of the restaurant are ours alone.
-const PACKAGES: [&str; 6] = [
-    "authpb",
-    "etcdserverpb",
-    "k8s.io.apimachinery.pkg.apis.meta.v1",
-    "mvccpb",
-    "v3electionpb",
-    "v3lockpb",
-];
+const PACKAGES: [&str; 6] =
+    ["authpb", "etcdserverpb", "k8s.io.apimachinery.pkg.apis.meta.v1", "mvccpb", "v3electionpb", "v3lockpb"];
 
 fn ours() -> FileDescriptorSet {
     FileDescriptorSet::decode(proto::FILE_DESCRIPTOR_SET).unwrap()
@@ -34,9 +25,7 @@ fn ours() -> FileDescriptorSet {
 
 fn original() -> FileDescriptorSet {
     let Some(program) = env::var_os("TEST_DESCRIPTORS") else {
-        panic!(
-            "TEST_DESCRIPTORS does not name the binary of tools/descriptors: run `cargo xtask test`"
-        );
+        panic!("TEST_DESCRIPTORS does not name the binary of tools/descriptors: run `cargo xtask test`");
     };
     let output = Command::new(&program)
         .output()
@@ -54,9 +43,7 @@ fn original() -> FileDescriptorSet {
 fn differences(ours: &FileDescriptorSet, original: &FileDescriptorSet) -> Vec<String> {
     let (ours, original) = (facts(ours, &PACKAGES), facts(original, &PACKAGES));
     let only = |a: &BTreeSet<String>, b: &BTreeSet<String>, sign| {
-        a.difference(b)
-            .map(|fact| format!("{sign} {fact}"))
-            .collect::<Vec<_>>()
+        a.difference(b).map(|fact| format!("{sign} {fact}")).collect::<Vec<_>>()
     };
     let mut lines = only(&original, &ours, '-');
     lines.extend(only(&ours, &original, '+'));
@@ -97,15 +84,10 @@ fn the_comparison_sees_every_kind_of_change() {
             message(set, "kv", "PutRequest").field[0].name = Some("name".into());
         }),
         ("field renumbered", |set| {
-            message(set, "kv", "Compare")
-                .field
-                .last_mut()
-                .unwrap()
-                .number = Some(9);
+            message(set, "kv", "Compare").field.last_mut().unwrap().number = Some(9);
         }),
         ("label changed", |set| {
-            message(set, "kv", "TxnRequest").field[0]
-                .set_label(prost_types::field_descriptor_proto::Label::Optional);
+            message(set, "kv", "TxnRequest").field[0].set_label(prost_types::field_descriptor_proto::Label::Optional);
         }),
         ("type changed", |set| {
             message(set, "kv", "PutRequest").field[0].set_type(Type::String);
@@ -118,10 +100,7 @@ fn the_comparison_sees_every_kind_of_change() {
         }),
         ("packing changed", |set| {
             message(set, "watch", "WatchCreateRequest").field[4].options =
-                Some(prost_types::FieldOptions {
-                    packed: Some(false),
-                    ..Default::default()
-                });
+                Some(prost_types::FieldOptions { packed: Some(false), ..Default::default() });
         }),
         ("syntax changed", |set| file(set, "watch").syntax = None),
         ("nested enum value removed", |set| {
@@ -147,25 +126,11 @@ fn the_comparison_sees_every_kind_of_change() {
     }
 }
 
-fn file<'a>(
-    set: &'a mut FileDescriptorSet,
-    name: &str,
-) -> &'a mut prost_types::FileDescriptorProto {
+fn file<'a>(set: &'a mut FileDescriptorSet, name: &str) -> &'a mut prost_types::FileDescriptorProto {
     let path = format!("etcd/etcdserverpb/{name}.proto");
-    set.file
-        .iter_mut()
-        .find(|file| file.name() == path)
-        .unwrap()
+    set.file.iter_mut().find(|file| file.name() == path).unwrap()
 }
 
-fn message<'a>(
-    set: &'a mut FileDescriptorSet,
-    file_name: &str,
-    name: &str,
-) -> &'a mut prost_types::DescriptorProto {
-    file(set, file_name)
-        .message_type
-        .iter_mut()
-        .find(|message| message.name() == name)
-        .unwrap()
+fn message<'a>(set: &'a mut FileDescriptorSet, file_name: &str, name: &str) -> &'a mut prost_types::DescriptorProto {
+    file(set, file_name).message_type.iter_mut().find(|message| message.name() == name).unwrap()
 }

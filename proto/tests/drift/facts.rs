@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use prost_types::{
-    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet,
-    ServiceDescriptorProto,
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet, ServiceDescriptorProto,
     field_descriptor_proto::{Label, Type},
 };
 
@@ -31,11 +30,7 @@ pub(crate) fn facts(set: &FileDescriptorSet, packages: &[&str]) -> BTreeSet<Stri
             add_service(&mut facts, package, service);
         }
         for extension in &file.extension {
-            facts.insert(format!(
-                "extension {package}.{} of {}",
-                extension.name(),
-                extension.extendee()
-            ));
+            facts.insert(format!("extension {package}.{} of {}", extension.name(), extension.extendee()));
         }
     }
     facts
@@ -57,27 +52,14 @@ fn add_message(facts: &mut BTreeSet<String>, scope: &str, syntax: &str, message:
     }
 }
 
-fn field_fact(
-    scope: &str,
-    syntax: &str,
-    message: &DescriptorProto,
-    field: &FieldDescriptorProto,
-) -> String {
+fn field_fact(scope: &str, syntax: &str, message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let oneof = field
         .oneof_index
         .and_then(|index| message.oneof_decl.get(usize::try_from(index).ok()?))
         .map_or("-", |oneof| oneof.name());
     let packable = field.label() == Label::Repeated
-        && !matches!(
-            field.r#type(),
-            Type::String | Type::Bytes | Type::Message | Type::Group
-        );
-    let packed = packable
-        && field
-            .options
-            .as_ref()
-            .and_then(|options| options.packed)
-            .unwrap_or(syntax == "proto3");
+        && !matches!(field.r#type(), Type::String | Type::Bytes | Type::Message | Type::Group);
+    let packed = packable && field.options.as_ref().and_then(|options| options.packed).unwrap_or(syntax == "proto3");
     format!(
         "field {scope}.{} = {} {} {} type_name={:?} oneof={oneof} proto3_optional={} packed={packed} default={:?}",
         field.name(),
@@ -95,11 +77,7 @@ fn add_enum(facts: &mut BTreeSet<String>, scope: &str, syntax: &str, e: &EnumDes
     let alias = e.options.as_ref().is_some_and(|o| o.allow_alias());
     facts.insert(format!("enum {name} {syntax} allow_alias={alias}"));
     for value in &e.value {
-        facts.insert(format!(
-            "value {name}.{} = {}",
-            value.name(),
-            value.number()
-        ));
+        facts.insert(format!("value {name}.{} = {}", value.name(), value.number()));
     }
 }
 
