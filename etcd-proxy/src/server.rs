@@ -3,8 +3,8 @@
 //! Nothing that one connection does ends the process or keeps the next one out: handshakes run in the connection's own task
 //! and under a time limit, accept errors are logged and waited out.
 
+mod client_stream;
 mod connection;
-mod first_bytes;
 mod listener;
 mod metrics;
 mod places;

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    ConnectionMetrics, Handler, HyperService, Peer, first_bytes::FirstBytes, listener::Stream, metrics::Refused,
+    ConnectionMetrics, Handler, HyperService, Peer, client_stream::ClientStream, listener::Stream, metrics::Refused,
 };
 use crate::drain::Shutdown;
 
@@ -52,8 +52,8 @@ impl Connection {
 
     async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
         let peer = self.peer;
-        let (stream, arrived) = FirstBytes::new(stream);
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), HyperService(handler)));
+        let (stream, arrived, back) = ClientStream::new(stream);
+        let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(stream), HyperService(handler)));
         let mut patience = pin!(sleep(self.handshake_timeout));
         let mut patient = true;
         let mut closing = pin!(self.shutdown.closing().cancelled());
@@ -63,8 +63,9 @@ impl Connection {
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
                         tracing::debug!(%peer, error = &*error, "connection ended");
+                        return;
                     }
-                    return;
+                    break;
                 }
                 () = &mut patience, if patient => {
                     patient = false;
@@ -81,5 +82,8 @@ impl Connection {
                 () = self.shutdown.aborting().cancelled(), if !open => return,
             }
         }
+        drop(connection);
+        // `None` if everything is being cut off.
+        let _cut = self.shutdown.aborting().run_until_cancelled(back.linger()).await;
     }
 }

@@ -14,21 +14,21 @@ use crate::{
 };
 
 /// HTTP/2's preface and empty settings.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-const DATA: u8 = 0;
+pub(crate) const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const PING: u8 = 6;
+pub(crate) const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// The headers of a call, in HPACK without its dynamic table.
-fn headers(stream: u32, path: &str) -> Vec<u8> {
+pub(crate) fn headers(stream: u32, path: &str) -> Vec<u8> {
     let literal = |value: &str| [&[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat();
     let block = [
         vec![0x83, 0x86, 0x04],
@@ -44,7 +44,7 @@ fn headers(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, 4, stream, &block.concat())
 }
 
-async fn read_frame(stream: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
+pub(crate) async fn read_frame(stream: &mut TcpStream) -> (u8, u8, u32, Vec<u8>) {
     let mut head = [0; 9];
     timeout(SOON, stream.read_exact(&mut head)).await.expect("a frame in time").expect("the connection stays");
     let [l0, l1, l2, kind, flags, s0, s1, s2, s3] = head;

@@ -6,13 +6,18 @@ use proto::etcdserverpb::{
     PutRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
     watch_request::RequestUnion,
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
 use tokio_stream::StreamExt;
 use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
+    connections::{DATA, PING, PREFACE, frame, headers, read_frame},
     http::get,
 };
 
@@ -101,4 +106,53 @@ async fn what_does_not_finish_is_cut_off_by_the_deadline_or_a_second_signal() {
         assert!(under_way.await.unwrap().is_err());
         etcd.signal("CONT");
     }
+}
+
+/// The last answer reaches a client that goes on talking before it has read it: a socket that is closed then would reset
+/// the connection, and what is still on its way would be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_answer_is_heard_to_its_end() {
+    let etcd = Etcd::start().await;
+    let mut proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    kv.put(PutRequest { value: vec![b'x'; 50_000].into(), ..put() }).await.unwrap();
+    drop(kv);
+    etcd.signal("STOP");
+    let mut stream = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let range = frame(DATA, 1, 1, &[0, 0, 0, 0, 3, 0x0a, 1, b'k']);
+    stream.write_all(&[PREFACE, &headers(1, "/etcdserverpb.KV/Range"), &range].concat()).await.unwrap();
+    eventually("the range is under way", async || {
+        let metrics = get(&format!("{}/metrics", proxy.metrics)).await?;
+        let line =
+            r#"grpc_server_started_total{grpc_type="unary",grpc_service="etcdserverpb.KV",grpc_method="Range"} "#;
+        // Besides those of the probe.
+        metrics
+            .body
+            .lines()
+            .find_map(|metric| metric.strip_prefix(line))?
+            .parse::<u32>()
+            .ok()
+            .filter(|count| *count > 1)
+    })
+    .await;
+    proxy.program.signal("TERM");
+    // It asks whether the client has heard that there will be no more calls.
+    loop {
+        let (kind, flags, _, payload) = read_frame(&mut stream).await;
+        if (kind, flags) == (PING, 0) {
+            stream.write_all(&frame(PING, 1, 0, &payload)).await.unwrap();
+            break;
+        }
+    }
+    etcd.signal("CONT");
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        stream.write_all(&frame(PING, 0, 0, b"anything")).await.expect("the proxy listens");
+    }
+    let mut answer = Vec::new();
+    timeout(SOON, stream.read_to_end(&mut answer)).await.expect("the end").expect("no reset");
+    let values = answer.iter().filter(|byte| **byte == b'x').count();
+    assert!(values >= 50_000, "{values} of the answer's bytes");
+    drop(stream);
+    assert_eq!(proxy.program.exit().await.code(), Some(0), "{}", proxy.program.log());
 }
