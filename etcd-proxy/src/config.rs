@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use crate::{
     cli::{CompactionArg, SecurityArgs, ServeArgs, TenantArgs, UpstreamArgs},
     prefix::{Prefix, PrefixError},
-    tenant::CompactionPolicy,
+    tenant::{CompactionPolicy, MAX_RANGE_STREAMS},
     tls::{AllowedClients, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions},
     upstream::{Endpoint, EndpointError, UpstreamConfig},
 };
@@ -54,6 +54,8 @@ pub struct Config {
     pub max_request_bytes: usize,
     /// Most operations in one Txn.
     pub max_txn_ops: usize,
+    /// Most RangeStreams at a time.
+    pub max_range_streams: usize,
 }
 
 /// Which keys are the tenant's, and where the bookkeeping is.
@@ -169,6 +171,8 @@ pub enum ConfigError {
     NoCa(Endpoint),
     #[error("--keepalive-time={0:?} is too short: etcd hangs up on clients that ping so often; give at least 10s")]
     Keepalive(Duration),
+    #[error("--max-range-streams={0} is not between 1 and {MAX_RANGE_STREAMS}")]
+    RangeStreams(usize),
     #[error("{flag} must be greater than 0")]
     Zero { flag: &'static str },
 }
@@ -213,6 +217,9 @@ impl TryFrom<ServeArgs> for Config {
                 return Err(ConfigError::Zero { flag });
             }
         }
+        if !(1..=MAX_RANGE_STREAMS).contains(&args.limits.max_range_streams) {
+            return Err(ConfigError::RangeStreams(args.limits.max_range_streams));
+        }
         let interval = args.listen.grpc_keepalive_interval;
         Ok(Self {
             tenancy: Tenancy::try_from(args.tenant)?,
@@ -239,6 +246,7 @@ impl TryFrom<ServeArgs> for Config {
             shutdown: ShutdownSettings { delay: args.listen.shutdown_delay, drain_timeout: args.listen.drain_timeout },
             max_request_bytes: usize::try_from(args.limits.max_request_bytes).unwrap_or(usize::MAX),
             max_txn_ops: usize::try_from(args.limits.max_txn_ops).unwrap_or(usize::MAX),
+            max_range_streams: args.limits.max_range_streams,
         })
     }
 }

@@ -26,6 +26,8 @@ pub enum EtcdError {
     Compacted,
     /// A revision that is not there yet.
     FutureRevision,
+    /// More at a time than there may be.
+    TooManyRequests,
     /// A write larger than `--max-request-bytes`.
     RequestTooLarge,
     /// Authenticate on an etcd with authentication off.
@@ -79,6 +81,7 @@ impl EtcdError {
             | Self::RequestTooLarge => Code::InvalidArgument,
             Self::StreamSortOrder | Self::StreamRevisionFilters => Code::Unimplemented,
             Self::Compacted | Self::FutureRevision => Code::OutOfRange,
+            Self::TooManyRequests => Code::ResourceExhausted,
             Self::AuthNotEnabled | Self::UserNotFound | Self::RoleNotFound => Code::FailedPrecondition,
             Self::Stopped => Code::Unavailable,
         }
@@ -97,6 +100,7 @@ impl EtcdError {
             Self::StreamRevisionFilters => "RangeStream does not support revision filters",
             Self::Compacted => "etcdserver: mvcc: required revision has been compacted",
             Self::FutureRevision => "etcdserver: mvcc: required revision is a future revision",
+            Self::TooManyRequests => "etcdserver: too many requests",
             Self::RequestTooLarge => "etcdserver: request is too large",
             Self::AuthNotEnabled => "etcdserver: authentication is not enabled",
             Self::UserNotFound => "etcdserver: user name not found",

@@ -24,6 +24,8 @@ pub struct Metrics {
     pub foreign_keys: Counter,
     /// Open watch streams.
     pub watch_streams: Gauge,
+    /// RangeStreams under way.
+    pub range_streams: Gauge,
     /// Open lease keep-alive streams.
     pub keep_alive_streams: Gauge,
     /// The lowest revision that the tenant may read; -1 while it never compacted.
@@ -112,6 +114,7 @@ impl Metrics {
             handling: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_1, 2.0, 18))),
             foreign_keys: Counter::default(),
             watch_streams: Gauge::default(),
+            range_streams: Gauge::default(),
             keep_alive_streams: Gauge::default(),
             watermark: Gauge::default(),
         };
@@ -134,6 +137,7 @@ impl Metrics {
             metrics.foreign_keys.clone(),
         );
         proxy.register("watch_streams", "Open watch streams", metrics.watch_streams.clone());
+        proxy.register("range_streams", "RangeStreams under way", metrics.range_streams.clone());
         proxy.register("keep_alive_streams", "Open lease keep-alive streams", metrics.keep_alive_streams.clone());
         proxy.register(
             "watermark_revision",

@@ -161,6 +161,7 @@ fn tenant_config(config: &Config) -> TenantConfig {
         compaction: config.compaction,
         max_txn_ops: config.max_txn_ops,
         max_request_bytes: config.max_request_bytes,
+        max_range_streams: config.max_range_streams,
         ..TenantConfig::new(config.tenancy.prefix.clone(), meta)
     }
 }

@@ -3,10 +3,13 @@
 mod leases;
 mod watermark;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::OnceCell;
+use tokio::{
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
@@ -28,6 +31,14 @@ pub const DEFAULT_MAX_REQUEST_BYTES: usize = 1536 * 1024;
 /// What a gRPC message may have beyond that (`server/config`, `grpcOverheadBytes`).
 const GRPC_OVERHEAD: usize = 512 * 1024;
 
+/// Most RangeStreams of a tenant at a time, unless its configuration says otherwise. A reader that stalls holds one part of
+/// its range here, which etcd makes about as long as the longest request, and at most ten times as long.
+pub const DEFAULT_MAX_RANGE_STREAMS: usize = 32;
+/// The most that a configuration may say: beyond it, stalled readers could fill the connection that all share.
+pub const MAX_RANGE_STREAMS: usize = 512;
+/// How long a RangeStream waits for one of them to end.
+const RANGE_STREAM_PATIENCE: Duration = Duration::from_secs(10);
+
 /// What a tenant is.
 #[derive(Clone, Debug)]
 pub struct TenantConfig {
@@ -45,6 +56,8 @@ pub struct TenantConfig {
     pub max_txn_ops: usize,
     /// The upstream's `--max-request-bytes`.
     pub max_request_bytes: usize,
+    /// RangeStreams at a time, at most [`MAX_RANGE_STREAMS`].
+    pub max_range_streams: usize,
 }
 
 /// What a tenant's Compact does.
@@ -69,6 +82,7 @@ struct Inner {
     metrics: Metrics,
     leases: OnceCell<LeaseCipher>,
     watermark: Watermark,
+    range_streams: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
@@ -85,6 +99,7 @@ impl TenantConfig {
             compaction: CompactionPolicy::default(),
             max_txn_ops: DEFAULT_MAX_TXN_OPS,
             max_request_bytes: DEFAULT_MAX_REQUEST_BYTES,
+            max_range_streams: DEFAULT_MAX_RANGE_STREAMS,
         }
     }
 }
@@ -97,7 +112,17 @@ impl Tenant {
     pub fn new(config: TenantConfig, upstream: Upstream, metrics: Metrics, stop: CancellationToken) -> Self {
         let keys = config.meta.tenant(&config.prefix);
         let watermark = Watermark::new(metrics.watermark.clone());
-        Self(Arc::new(Inner { config, keys, upstream, metrics, leases: OnceCell::new(), watermark, stop }))
+        let range_streams = Arc::new(Semaphore::new(config.max_range_streams.min(MAX_RANGE_STREAMS)));
+        Self(Arc::new(Inner {
+            config,
+            keys,
+            upstream,
+            metrics,
+            leases: OnceCell::new(),
+            watermark,
+            range_streams,
+            stop,
+        }))
     }
 
     /// Starts what goes on in the background: following the watermark that other replicas move. It ends when the tenant
@@ -179,6 +204,17 @@ impl Tenant {
     /// etcd's, for a message that is too long.
     pub fn check_length(&self, frame: &[u8]) -> Result<(), EtcdError> {
         if frame.len() > self.max_message_bytes() { Err(EtcdError::RequestTooLarge) } else { Ok(()) }
+    }
+
+    /// A place for a RangeStream, held until it is dropped. Waits a while for one.
+    ///
+    /// # Errors
+    /// etcd's for too many requests, if none gets free.
+    pub async fn range_stream_place(&self) -> Result<OwnedSemaphorePermit, EtcdError> {
+        match timeout(RANGE_STREAM_PATIENCE, self.0.range_streams.clone().acquire_owned()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => Err(EtcdError::TooManyRequests),
+        }
     }
 
     /// The mapping of lease ids, loaded or made at its first use.

@@ -1,7 +1,8 @@
 //! The way to the shared etcd: endpoints, connections, failover.
 //!
-//! An [`Upstream`] holds two pools of HTTP/2 connections, one for unary calls and one for streams, so that a large range
-//! cannot starve watches. Connections are made on demand: when nobody asks, nothing is dialled, and while every endpoint
+//! An [`Upstream`] holds three pools of HTTP/2 connections: for unary calls, for ranges that come in a stream, and for
+//! watches and the other endless streams. So a large range cannot starve watches, and a client that does not read on in a
+//! streamed one holds up no unary call. Connections are made on demand: when nobody asks, nothing is dialled, and while every endpoint
 //! is down the process sleeps. A request that may have reached an endpoint is never sent again; only one that surely was
 //! not sent (no connection, or a connection that closed before the request was handed to it) moves on to another one.
 //!
@@ -59,6 +60,7 @@ pub type Kv = KvClient<UpstreamChannel>;
 #[derive(Clone, Debug)]
 pub struct Upstream {
     unary: UpstreamChannel,
+    ranges: UpstreamChannel,
     streams: UpstreamChannel,
     members: Arc<[UpstreamChannel]>,
 }
@@ -93,6 +95,7 @@ impl Upstream {
             (0..dialer.endpoints()).map(|index| UpstreamChannel::new(Pool::to_member(dialer.clone(), index))).collect();
         Self {
             unary: UpstreamChannel::new(Pool::unary(dialer.clone(), unary)),
+            ranges: UpstreamChannel::new(Pool::ranges(dialer.clone(), NonZeroUsize::MIN)),
             streams: UpstreamChannel::new(Pool::streams(dialer, streams)),
             members,
         }
@@ -106,6 +109,11 @@ impl Upstream {
     /// A client of the upstream's KV service, for answers of any size.
     pub fn kv(&self) -> Kv {
         KvClient::new(self.unary()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// The connection for ranges that come in a stream.
+    pub fn ranges(&self) -> UpstreamChannel {
+        self.ranges.clone()
     }
 
     /// The connections for streams.

@@ -24,6 +24,8 @@ mod pki;
 mod probes;
 #[path = "process/refusals.rs"]
 mod refusals;
+#[path = "process/stalled.rs"]
+mod stalled;
 #[path = "process/stop.rs"]
 mod stop;
 #[path = "process/tls.rs"]

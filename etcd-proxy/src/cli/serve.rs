@@ -146,6 +146,10 @@ pub struct LimitArgs {
     /// Maximum concurrent streams that each client can open at a time.
     #[arg(long, env = "ETCD_PROXY_MAX_CONCURRENT_STREAMS", default_value = "4096")]
     pub max_concurrent_streams: u32,
+    /// Maximum number of RangeStreams at a time, up to 512. Each may hold a part of its range in memory while its client does
+    /// not read on. Further ones wait 10s for a place and are then refused.
+    #[arg(long, env = "ETCD_PROXY_MAX_RANGE_STREAMS", default_value = "32")]
+    pub max_range_streams: usize,
     /// Maximum number of client connections. Further ones are closed at once.
     #[arg(long, env = "ETCD_PROXY_MAX_CONNECTIONS", default_value = "4096")]
     pub max_connections: usize,

@@ -60,6 +60,8 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
         ("--prefix=/a/ --endpoints=etcd", "port is missing"),
         ("--prefix=/a/ --endpoints=", "--endpoints is empty"),
         ("--prefix=/a/ --keepalive-time=4s", "at least 10s"),
+        ("--prefix=/a/ --max-range-streams=0", "between 1 and 512"),
+        ("--prefix=/a/ --max-range-streams=513", "between 1 and 512"),
         ("--prefix=/a/ --max-connections=0", "--max-connections must"),
         ("--prefix=/a/ --max-connections-per-client=0", "--max-connections-per-client must"),
         ("--prefix=/a/ --listen-addr=127.0.0.1:1 --listen-client-urls=http://127.0.0.1:2", "--listen-addr"),

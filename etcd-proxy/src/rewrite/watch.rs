@@ -14,13 +14,15 @@ use parking_lot::Mutex;
 use proto::etcdserverpb::{
     ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion,
 };
-use tonic::Status;
 
 use super::{
     Interrupt, Rewriter, View,
     typed::{decode_request, decode_response, encode},
 };
-use crate::unknown::{MessageId, Schema, SchemaError};
+use crate::{
+    error::EtcdError,
+    unknown::{MessageId, Schema, SchemaError},
+};
 
 /// A start revision that no store reaches.
 const NEVER: i64 = i64::MAX;
@@ -71,7 +73,7 @@ impl WatchStream {
         creates.sent += 1;
         if let Some(watermark) = below {
             if creates.acted.len() >= MAX_ACTED {
-                return Err(Interrupt::Refused(Status::resource_exhausted("etcdserver: too many requests")));
+                return Err(EtcdError::TooManyRequests.into());
             }
             create.start_revision = NEVER;
             let number = creates.sent;

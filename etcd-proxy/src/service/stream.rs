@@ -17,7 +17,10 @@ use http_body::Frame;
 use http_body_util::Full;
 use prometheus_client::metrics::gauge::Gauge;
 use proto::etcdserverpb::RangeRequest;
-use tokio::{sync::oneshot, time::Sleep};
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::Sleep,
+};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, body::Body};
 use tower::Service as _;
@@ -45,8 +48,22 @@ struct RequestStream {
     frames: Frames,
     rewriter: Arc<dyn Rewriter>,
     tenant: Tenant,
+    /// What is wrong with the message after those that have been passed on.
+    refused: Option<Status>,
     /// Tells the response side why the stream ends.
     failure: Option<oneshot::Sender<Status>>,
+    /// Whether the upstream gets to answer what came before the failure.
+    ending: Ending,
+}
+
+/// How a stream ends because of its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// At once, as etcd's watch does: it goes on with the messages beside reading them.
+    AtOnce,
+    /// Once the upstream has answered the messages before, as etcd's keep-alive does: it reads a message when it has answered
+    /// the one before.
+    Answered,
 }
 
 /// The upstream's messages on their way to the client.
@@ -71,14 +88,24 @@ type Loading = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// What can end a stream besides its two ends.
 struct Watched {
-    failure: Option<oneshot::Receiver<Status>>,
-    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    failure: Option<Failure>,
+    /// The end of the tenant. A range ends by itself and is waited for.
+    stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     deadline: Deadline,
     expiry: Option<Pin<Box<Sleep>>>,
 }
 
+/// What the request side has to say about the end.
+struct Failure {
+    failed: oneshot::Receiver<Status>,
+    ending: Ending,
+}
+
 /// Counts an open stream.
-struct Open(Gauge);
+struct Open {
+    gauge: Gauge,
+    _place: Option<OwnedSemaphorePermit>,
+}
 
 /// Opens a stream. Returns once the upstream has answered with headers, as etcd sends its own with the first message.
 pub(super) async fn serve(
@@ -127,9 +154,9 @@ struct Opened {
 
 async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Opened, Status> {
     let ClientCall { path, headers, deadline, frames, mut body } = client;
-    // Large ranges keep to the connections of the unary calls, so that watches need not wait for them.
+    // Large ranges keep to a connection of their own, so that nobody waits for their readers.
     let mut channel = match kind {
-        Stream::Range(_) => tenant.upstream().unary(),
+        Stream::Range(_) => tenant.upstream().ranges(),
         _ => tenant.upstream().streams(),
     };
     let (rewriter, request, failure, open): (Arc<dyn Rewriter>, _, _, _) = match kind {
@@ -141,24 +168,29 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
                 Err(refused) => return Err(refused_range(channel, path, headers, tenant, refused).await),
             };
             tenant.check_length(&frame)?;
-            (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, None)
+            let place = tenant.range_stream_place().await?;
+            let open = Open { gauge: counted(&tenant.metrics().range_streams), _place: Some(place) };
+            (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, Some(open))
         }
         Stream::Watch => {
             // The rewriting of a stream's requests cannot wait.
             tenant.watermark().await?;
             let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
             let rewriter = Arc::new(WatchStream::new(schema).map_err(|error| Status::internal(error.to_string()))?);
-            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant);
+            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::AtOnce);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
         Stream::KeepAlive(rewriter) => {
             tenant.leases().await?;
-            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant);
+            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::Answered);
             let open = Open::new(&tenant.metrics().keep_alive_streams);
             (rewriter.clone(), request, Some(failure), Some(open))
         }
     };
-    let stop = Box::pin(tenant.stop().clone().cancelled_owned());
+    let stop = match kind {
+        Stream::Range(_) => None,
+        _ => Some(Box::pin(tenant.stop().clone().cancelled_owned())),
+    };
     let mut watched = Watched { failure, stop, deadline, expiry: deadline.sleep().map(Box::pin) };
     let answer = channel.call(headers.request(path, request));
     tokio::select! {
@@ -200,35 +232,54 @@ impl RequestStream {
         frames: Frames,
         rewriter: Arc<dyn Rewriter>,
         tenant: &Tenant,
-    ) -> (Body, oneshot::Receiver<Status>) {
+        ending: Ending,
+    ) -> (Body, Failure) {
         let (failure, failed) = oneshot::channel();
-        let stream = Self { client, frames, rewriter, tenant: tenant.clone(), failure: Some(failure) };
-        (Body::new(stream), failed)
+        let (tenant, failure) = (tenant.clone(), Some(failure));
+        let stream = Self { client, frames, rewriter, tenant, refused: None, failure, ending };
+        (Body::new(stream), Failure { failed, ending })
     }
 
-    /// The frames for the upstream of the messages that have arrived.
-    fn rewrite(&mut self) -> Result<BytesMut, Status> {
+    /// The frames for the upstream of the messages that have arrived. Sets `refused` where that cannot go on.
+    fn rewrite(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
-        while out.len() < BATCH
-            && let Some(message) = self.frames.message()?
-        {
-            let before = out.len();
-            match self.rewriter.request(&self.tenant.view(), &message, &mut out) {
-                Ok(()) => self.tenant.check_length(out.get(before..).unwrap_or_default())?,
-                Err(Interrupt::Refused(status)) => return Err(status),
-                // Loaded before the stream was opened.
-                Err(_) => return Err(Status::internal("etcd-proxy: a request of a stream cannot be rewritten")),
+        while out.len() < BATCH && self.refused.is_none() {
+            match self.frames.message() {
+                Ok(Some(message)) => self.rewrite_one(&message, &mut out),
+                Ok(None) => break,
+                Err(status) => self.refused = Some(status),
             }
         }
-        Ok(out)
+        out
     }
 
-    fn fail(&mut self, status: Status) -> Status {
+    fn rewrite_one(&mut self, message: &Bytes, out: &mut BytesMut) {
+        let before = out.len();
+        match self.rewriter.request(&self.tenant.view(), message, out) {
+            Ok(()) => {
+                if let Err(too_long) = self.tenant.check_length(out.get(before..).unwrap_or_default()) {
+                    out.truncate(before);
+                    self.refused = Some(too_long.into());
+                }
+            }
+            Err(Interrupt::Refused(status)) => self.refused = Some(status),
+            // Loaded before the stream was opened.
+            Err(_) => {
+                self.refused = Some(Status::internal("etcd-proxy: a request of a stream cannot be rewritten"));
+            }
+        }
+    }
+
+    /// Ends the upstream's side: broken off, or with nothing more to come.
+    fn fail(&mut self, status: Status) -> Option<Result<Frame<Bytes>, Status>> {
         if let Some(failure) = self.failure.take() {
             // Nobody listens once the response has ended.
             let _gone = failure.send(status.clone());
         }
-        status
+        match self.ending {
+            Ending::AtOnce => Some(Err(status)),
+            Ending::Answered => None,
+        }
     }
 }
 
@@ -238,10 +289,12 @@ impl http_body::Body for RequestStream {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         loop {
-            match self.rewrite() {
-                Ok(out) if !out.is_empty() => return Poll::Ready(Some(Ok(Frame::data(out.freeze())))),
-                Ok(_) => {}
-                Err(status) => return Poll::Ready(Some(Err(self.fail(status)))),
+            let out = self.rewrite();
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
+            }
+            if let Some(status) = self.refused.take() {
+                return Poll::Ready(self.fail(status));
             }
             match ready!(Pin::new(&mut self.client).poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -249,8 +302,8 @@ impl http_body::Body for RequestStream {
                         self.frames.push(data);
                     }
                 }
-                Some(Err(_)) => return Poll::Ready(Some(Err(self.fail(Status::cancelled("context canceled"))))),
-                None => return Poll::Ready(self.frames.torn().map(|status| Err(self.fail(status)))),
+                Some(Err(_)) => return Poll::Ready(self.fail(Status::cancelled("context canceled"))),
+                None => return Poll::Ready(self.frames.torn().and_then(|status| self.fail(status))),
             }
         }
     }
@@ -334,11 +387,13 @@ impl http_body::Body for ResponseStream {
             match ready!(Pin::new(upstream).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => this.frames.push(data),
-                    Err(frame) => this.ending = frame.trailers_ref().and_then(grpc::status_of),
+                    Err(frame) => {
+                        this.ending = this.watched.failed().or_else(|| frame.trailers_ref().and_then(grpc::status_of));
+                    }
                 },
                 Some(Err(status)) => this.ending = Some(this.watched.deadline.explain(status)),
                 None => {
-                    let head = this.head.take();
+                    let head = this.watched.failed().or_else(|| this.head.take());
                     this.ending = Some(head.unwrap_or_else(|| {
                         Status::unavailable("etcd-proxy: the upstream ended the stream without a status")
                     }));
@@ -353,8 +408,8 @@ impl http_body::Body for ResponseStream {
 impl Watched {
     /// Ready with the status that ends the stream.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        if let Some(failure) = &mut self.failure {
-            match Pin::new(failure).poll(cx) {
+        if let Some(Failure { failed, ending: Ending::AtOnce }) = &mut self.failure {
+            match Pin::new(failed).poll(cx) {
                 Poll::Ready(Ok(status)) => {
                     self.failure = None;
                     return Poll::Ready(status);
@@ -369,7 +424,15 @@ impl Watched {
         {
             return Poll::Ready(grpc::deadline_exceeded());
         }
-        self.stop.as_mut().poll(cx).map(|()| EtcdError::Stopped.into())
+        match &mut self.stop {
+            Some(stop) => stop.as_mut().poll(cx).map(|()| EtcdError::Stopped.into()),
+            None => Poll::Pending,
+        }
+    }
+
+    /// What the request side has said by now.
+    fn failed(&mut self) -> Option<Status> {
+        self.failure.take().and_then(|mut failure| failure.failed.try_recv().ok())
     }
 }
 
@@ -377,13 +440,17 @@ impl Watched {
 
 impl Open {
     fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
+        Self { gauge: counted(gauge), _place: None }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.dec();
+        self.gauge.dec();
     }
+}
+
+fn counted(gauge: &Gauge) -> Gauge {
+    gauge.inc();
+    gauge.clone()
 }

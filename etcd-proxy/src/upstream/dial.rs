@@ -19,6 +19,8 @@ use super::{Address, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, b
 pub(super) enum Traffic {
     /// Requests with one answer.
     Unary,
+    /// Ranges whose answer comes in parts.
+    Ranges,
     /// Watches and other streams.
     Streams,
 }
@@ -203,6 +205,8 @@ impl Traffic {
         const MIB: u32 = 1 << 20;
         match self {
             Self::Unary => (4 * MIB, 64 * MIB),
+            // Room for more readers that have stalled than there may be (`MAX_RANGE_STREAMS`).
+            Self::Ranges => (MIB / 2, 512 * MIB),
             Self::Streams => (MIB, 512 * MIB),
         }
     }

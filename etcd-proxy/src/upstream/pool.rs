@@ -110,6 +110,10 @@ impl Pool {
         Self::new(dialer, connections, Traffic::Unary)
     }
 
+    pub(super) fn ranges(dialer: Arc<Dialer>, connections: NonZeroUsize) -> Self {
+        Self::new(dialer, connections, Traffic::Ranges)
+    }
+
     pub(super) fn streams(dialer: Arc<Dialer>, connections: NonZeroUsize) -> Self {
         Self::new(dialer, connections, Traffic::Streams)
     }

@@ -2,14 +2,17 @@
 
 use proto::{
     etcdserverpb::{
-        Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-        LeaseTimeToLiveResponse, RangeRequest, TxnRequest, compare::TargetUnion,
+        Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
+        LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, TxnRequest, compare::TargetUnion,
     },
     mvccpb::event::EventType,
 };
 use tonic::Code;
 
-use crate::support::{Client, Etcd, Proxy, eventually, put_op, refusal, watch_all};
+use crate::{
+    support::{Client, Etcd, Proxy, eventually, put_op, refusal, watch_all},
+    transport::raw_stream,
+};
 
 async fn time_to_live(client: &mut Client, id: i64) -> LeaseTimeToLiveResponse {
     client.lease.lease_time_to_live(LeaseTimeToLiveRequest { id, keys: true }).await.unwrap().into_inner()
@@ -239,4 +242,28 @@ async fn keys_change_leases() {
     a.kv.txn(TxnRequest { success: vec![put_op("k", "detached")], ..Default::default() }).await.unwrap();
     a.lease.lease_revoke(LeaseRevokeRequest { id: second }).await.unwrap();
     assert_eq!(a.get("k").await.unwrap().lease, 0);
+}
+
+/// What comes before a message that is refused is carried out and answered, in whatever pieces it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_alives_before_a_malformed_one_are_answered() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let good = |id: i64| prost::Message::encode_to_vec(&LeaseKeepAliveRequest { id });
+    let malformed = vec![0x08];
+    for mut client in [etcd.client().await, proxy.client().await] {
+        client.grant(7, 600).await.unwrap();
+        let body: Vec<u8> = [good(7), good(8), malformed.clone(), good(7)]
+            .iter()
+            .flat_map(|message| [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], &message[..]].concat())
+            .collect();
+        let (answers, status) = raw_stream(&client.channel, "/etcdserverpb.Lease/LeaseKeepAlive", body.into()).await;
+        let ttls: Vec<(i64, i64)> = answers
+            .into_iter()
+            .map(|answer| <LeaseKeepAliveResponse as prost::Message>::decode(answer).unwrap())
+            .map(|answer| (answer.id, answer.ttl))
+            .collect();
+        assert_eq!(ttls, [(7, 600), (8, 0)]);
+        assert_eq!(status.code(), Code::Internal, "{status:?}");
+    }
 }

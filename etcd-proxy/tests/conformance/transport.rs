@@ -30,6 +30,23 @@ pub(crate) async fn raw_frame(
         request = request.header("grpc-encoding", encoding);
     }
     let request = request.body(Body::new(Full::new(body))).unwrap();
+    let (body, status) = send(channel, request).await?;
+    if status.code() == Code::Ok { Ok(body) } else { Err(status) }
+}
+
+/// Sends a body to the path of a stream. Returns the messages of the answer and the status after them.
+pub(crate) async fn raw_stream(channel: &Channel, path: &'static str, body: Bytes) -> (Vec<Bytes>, Status) {
+    let request = Request::post(path).header(CONTENT_TYPE, "application/grpc").header("te", "trailers");
+    let (mut body, status) = send(channel, request.body(Body::new(Full::new(body))).unwrap()).await.unwrap();
+    let mut messages = Vec::new();
+    while !body.is_empty() {
+        let head = body.split_to(5);
+        messages.push(body.split_to(u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize));
+    }
+    (messages, status)
+}
+
+async fn send(channel: &Channel, request: Request<Body>) -> Result<(Bytes, Status), Status> {
     let response = channel
         .clone()
         .ready()
@@ -45,7 +62,7 @@ pub(crate) async fn raw_frame(
         .and_then(Status::from_header_map)
         .or_else(|| Status::from_header_map(&parts.headers))
         .unwrap();
-    if status.code() == Code::Ok { Ok(collected.to_bytes()) } else { Err(status) }
+    Ok((collected.to_bytes(), status))
 }
 
 /// What is not gRPC is not answered as if it were.

@@ -1,0 +1,145 @@
+//! Clients that ask for a lot and do not read it.
+
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{Request, Response, header::CONTENT_TYPE};
+use http_body_util::Full;
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use proto::etcdserverpb::{
+    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
+    watch_request::RequestUnion,
+};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_stream::StreamExt;
+use tonic::{Code, Status};
+
+use crate::{
+    child::{Etcd, Proxy, SOON, eventually},
+    http::get,
+};
+
+/// As long as other requests may take while readers stall.
+const PROMPT: Duration = Duration::from_secs(5);
+const MIB: u64 = 1 << 20;
+
+fn everything() -> RangeRequest {
+    RangeRequest { key: "big".into(), range_end: "bih".into(), ..Default::default() }
+}
+
+/// Twelve megabytes, of which etcd sends four at first.
+async fn fill(proxy: &Proxy) -> KvClient<tonic::transport::Channel> {
+    let mut kv = KvClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
+    for number in 0..30 {
+        let (key, value) = (format!("big{number:02}").into(), vec![b'x'; 400 << 10].into());
+        kv.put(PutRequest { key, value, ..Default::default() }).await.unwrap();
+    }
+    kv
+}
+
+/// A RangeStream whose answer is left where it is.
+async fn unread(
+    mut sender: http2::SendRequest<Full<Bytes>>,
+) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
+    let message = everything().encode_to_vec();
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).unwrap());
+    frame.put_slice(&message);
+    let request = Request::post("http://etcd/etcdserverpb.KV/RangeStream")
+        .header(CONTENT_TYPE, "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(frame.freeze()))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    match Status::from_header_map(response.headers()) {
+        Some(status) if status.code() != Code::Ok => Err(status),
+        _ => Ok((sender, response)),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_stall_hold_up_nobody_and_are_bounded() {
+    const PLACES: usize = 40;
+    const ASKED: usize = 120;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-range-streams=40"]).await;
+    let mut kv = fill(&proxy).await;
+    let create = WatchCreateRequest { key: "k".into(), ..Default::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+    let mut events = WatchClient::new(proxy.channel()).watch(requests).await.unwrap().into_inner();
+    assert!(events.next().await.unwrap().unwrap().created);
+
+    let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1 << 16)
+        .initial_connection_window_size(1 << 24)
+        .handshake(TokioIo::new(connection))
+        .await
+        .unwrap();
+    tokio::spawn(driver);
+    let mut stalled = tokio::task::JoinSet::new();
+    for _ in 0..ASKED {
+        stalled.spawn(unread(sender.clone()));
+    }
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let under_way = format!("etcd_proxy_range_streams {PLACES}\n");
+    eventually("readers stall", async || get(&metrics).await?.body.contains(&under_way).then_some(())).await;
+
+    for round in 0..10 {
+        let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+        timeout(PROMPT, kv.put(put)).await.unwrap_or_else(|_| panic!("put {round} is held up")).unwrap();
+        let event = timeout(PROMPT, events.next()).await.unwrap_or_else(|_| panic!("event {round} is held up"));
+        assert_eq!(event.unwrap().unwrap().events.len(), 1);
+        let answer = timeout(PROMPT, kv.range(everything())).await.unwrap_or_else(|_| panic!("get {round} is held up"));
+        assert_eq!(answer.unwrap().get_ref().count, 30);
+    }
+
+    let (mut held, mut refused) = (Vec::new(), 0);
+    while held.len() + refused < ASKED {
+        match timeout(SOON, stalled.join_next()).await.expect("an answer in time").unwrap().unwrap() {
+            Ok(response) => held.push(response),
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                assert_eq!(status.message(), "etcdserver: too many requests");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((held.len(), refused), (PLACES, ASKED - PLACES));
+    let resident = proxy.program.resident();
+    assert!(resident < 350 * MIB, "{} MiB resident", resident / MIB);
+
+    // Places get free.
+    drop((held, sender));
+    let mut parts = timeout(SOON, kv.range_stream(everything())).await.expect("a place").unwrap().into_inner();
+    let mut count = 0;
+    while let Some(part) = timeout(SOON, parts.next()).await.expect("the next part") {
+        count += part.unwrap().range_response.unwrap().kvs.len();
+    }
+    assert_eq!(count, 30);
+}
+
+/// A range is a request: on SIGTERM it is finished, not cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamed_range_is_finished_before_the_end() {
+    let etcd = Etcd::start().await;
+    let mut proxy = Proxy::start("/a/", &etcd, &["--drain-timeout=60s"]).await;
+    let mut kv = fill(&proxy).await;
+    let mut parts = kv.range_stream(everything()).await.unwrap().into_inner();
+    proxy.program.signal("TERM");
+    eventually("it is closing", async || proxy.program.log().contains("closing").then_some(())).await;
+    let address = proxy.url.strip_prefix("http://").unwrap().to_owned();
+    eventually("the port is closed", async || TcpStream::connect(&address).await.is_err().then_some(())).await;
+    let mut count = 0;
+    while let Some(part) = timeout(SOON, parts.next()).await.expect("the next part") {
+        let part = part.unwrap_or_else(|status| panic!("{status:?} after {count}: {}", proxy.program.log()));
+        count += part.range_response.unwrap().kvs.len();
+    }
+    assert_eq!(count, 30);
+    drop((parts, kv));
+    assert_eq!(proxy.program.exit().await.code(), Some(0), "{}", proxy.program.log());
+}
