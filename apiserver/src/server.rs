@@ -7,6 +7,7 @@
 //! A [`Config`] says by its type which parts it has; only one that has them all can be completed.
 
 pub mod accept;
+mod activity;
 mod body;
 pub mod certificates;
 pub mod chain;

@@ -1,10 +1,10 @@
 //! From a listening socket to requests: accepting, TLS, HTTP/1.1 and HTTP/2, and an orderly end.
 
-use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
-use hyper::{Request, body::Incoming, service::service_fn};
+use hyper::{Request, body::Incoming, rt::Executor, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
 use tokio::{
@@ -19,13 +19,20 @@ use super::{
     metrics::Gauged,
     tls::ServingTls,
 };
-use crate::{authentication::Peer, endpoint::RequestBody};
+use crate::{
+    authentication::Peer,
+    endpoint::{Delivery, RequestBody},
+};
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the head of an HTTP/1.1 request may take, and a connection be idle before it
+/// How long after its handshake a connection may be without a request
 /// (k8s.io/apiserver `pkg/server/secure_serving.go`, `ReadHeaderTimeout`).
-const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(32);
+/// How long it may be without one later (`IdleTimeout` there).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a connection that is to end, and has no request any more, may take to say so.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait after an error of accept that will come again at once, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest head of a request, in bytes (`http.DefaultMaxHeaderBytes` of Go).
@@ -47,6 +54,19 @@ pub struct Bounds {
     pub connections: usize,
     /// The most requests at one time on one HTTP/2 connection.
     pub http2_streams: u32,
+    /// How long after its handshake a connection may be without a request.
+    pub first_request: Duration,
+    /// How long it may be without one later, and the head of an HTTP/1.1 request take.
+    pub idle: Duration,
+}
+
+/// Runs each stream of an HTTP/2 connection until its answer is through, or must end.
+#[derive(Clone)]
+struct Streams;
+
+tokio::task_local! {
+    /// The way of the answer on this stream of an HTTP/2 connection.
+    static STREAM: Delivery;
 }
 
 /// A listener that is being served.
@@ -67,7 +87,19 @@ pub(super) struct Acceptor {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { connections: 10_000, http2_streams: 1000 }
+        Self { connections: 10_000, http2_streams: 1000, first_request: FIRST_REQUEST_TIMEOUT, idle: IDLE_TIMEOUT }
+    }
+}
+
+// === impl Streams ===
+
+impl<F: Future + Send + 'static> Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        let delivery = Delivery::default();
+        // These tasks end with their connection, which is what is waited for. Dropping a stream resets it.
+        tokio::spawn(STREAM.scope(delivery.clone(), async move {
+            tokio::select! { biased; _ = stream => {}, () = delivery.ended() => {} }
+        }));
     }
 }
 
@@ -114,23 +146,48 @@ impl Acceptor {
             Err(_) => return self.handshake_failed(address, &io::ErrorKind::TimedOut.into()),
         };
         let (_, session) = stream.get_ref();
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
         let chain = session.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
         let origin = Arc::new(Origin::connection(Peer::new(chain), address));
+        // An HTTP/1.1 connection carries one answer after the other.
+        let way = Delivery::default();
         let service = service_fn(|request: Request<Incoming>| {
-            let (handler, origin) = (self.handler.clone(), origin.clone());
-            async move { Ok::<_, std::convert::Infallible>(handler.handle(origin, request.map(RequestBody::new)).await) }
-        });
-        let builder = self.http();
-        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
-        let mut closing = false;
-        let outcome = loop {
-            tokio::select! {
-                outcome = connection.as_mut() => break outcome,
-                () = self.close.cancelled(), if !closing => {}
-                () = origin.closing(), if !closing => {}
+            let (handler, origin, way) = (self.handler.clone(), origin.clone(), way.clone());
+            async move {
+                let delivery = STREAM.try_with(Delivery::clone).unwrap_or_else(|_| way.next());
+                let request = request.map(RequestBody::new);
+                Ok::<_, std::convert::Infallible>(handler.handle(origin, delivery, request).await)
             }
-            closing = true;
-            connection.as_mut().graceful_shutdown();
+        });
+        let builder = self.http(is_http2);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let activity = origin.activity();
+        let mut given_up = pin!(way.ended());
+        let to_close = async {
+            tokio::select! {
+                () = self.close.cancelled() => {}
+                () = origin.closing() => {}
+                () = activity.quiet_for(self.bounds.first_request, self.bounds.idle) => {}
+            }
+        };
+        // The connection is looked at first: what it does says what the other branches have to wait for.
+        let outcome = tokio::select! {
+            biased;
+            outcome = connection.as_mut() => outcome,
+            () = given_up.as_mut() => return tracing::debug!(%address, "a client did not read its answer"),
+            () = to_close => {
+                connection.as_mut().graceful_shutdown();
+                let goodbye = async {
+                    tokio::time::sleep(GOODBYE_TIMEOUT).await;
+                    activity.quiet_for(GOODBYE_TIMEOUT, GOODBYE_TIMEOUT).await;
+                };
+                tokio::select! {
+                    biased;
+                    outcome = connection.as_mut() => outcome,
+                    () = given_up.as_mut() => return tracing::debug!(%address, "a client did not read its answer"),
+                    () = goodbye => return tracing::debug!(%address, "a connection did not end by itself"),
+                }
+            }
         };
         if let Err(error) = outcome {
             tracing::debug!(%error, %address, "connection ended");
@@ -142,13 +199,15 @@ impl Acceptor {
         tracing::debug!(%error, %address, "TLS handshake error");
     }
 
-    fn http(&self) -> auto::Builder<TokioExecutor> {
-        let mut builder = auto::Builder::new(TokioExecutor::new());
+    /// What the handshake agreed on is spoken; a client that agreed on nothing speaks HTTP/1.1, as with Go.
+    fn http(&self, is_http2: bool) -> auto::Builder<Streams> {
+        let builder = auto::Builder::new(Streams);
+        let mut builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
         // A user's groups come as headers, one each, and there may be many.
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
+            .header_read_timeout(self.bounds.idle)
             .half_close(false)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_HEADER_BYTES as usize);

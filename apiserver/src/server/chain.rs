@@ -11,13 +11,15 @@ use std::{
 use futures::FutureExt as _;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONNECTION, RETRY_AFTER, STRICT_TRANSPORT_SECURITY},
+    header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONNECTION, RETRY_AFTER, STRICT_TRANSPORT_SECURITY, USER_AGENT},
     request::Parts,
 };
+use http_body::Body as _;
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    activity::{Active, Activity},
     body, impersonation,
     inflight::{Admission, InFlight},
     lifecycle::Lifecycle,
@@ -29,7 +31,7 @@ use super::{
 use crate::{
     authentication::{AUTHENTICATED, Authenticator, Evidence, Peer, RequestHeaderNames, is_anonymous},
     authorization::{AuthorizationAttributes, Authorizer, Decision, SYSTEM_MASTERS},
-    endpoint::{RequestBody, ResponseBody, empty, response},
+    endpoint::{Delivery, RequestBody, ResponseBody, response},
     meta::GroupResource,
     options::duration::{self, DurationError},
     query,
@@ -45,6 +47,16 @@ const LOOPBACK_USER: &str = "system:apiserver";
 /// The headers of Kubernetes' aggregator, which are removed whether or not they are believed.
 static STANDARD_HEADERS: LazyLock<RequestHeaderNames> = LazyLock::new(RequestHeaderNames::standard);
 
+/// Paths that are served until the very end (k8s.io/apiserver `pkg/server/filters/with_retry_after.go`).
+const EXEMPT_FROM_RETRY_AFTER: [&str; 4] = ["/readyz", "/livez", "/healthz", "/metrics"];
+/// The beginning of the `User-Agent` that is exempt too.
+const EXEMPT_AGENT: &str = "kube-apiserver/";
+/// Up to this length, in bytes, an answer is delivered without counting among the requests in flight. Their bound is one of
+/// work and of memory, and a client that does not read makes no work.
+const SMALL: u64 = 64 * 1024;
+/// How long a client may take to read that its request took too long.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// Where a request comes from.
 pub struct Origin {
     peer: Peer,
@@ -52,6 +64,7 @@ pub struct Origin {
     /// Whether it comes from this process itself.
     loopback: bool,
     close: CancellationToken,
+    activity: Activity,
 }
 
 /// Limits and habits of a server.
@@ -88,6 +101,7 @@ pub struct Handler {
 struct Exchange {
     handler: Arc<Handler>,
     origin: Arc<Origin>,
+    delivery: Delivery,
     audit_id: String,
     warnings: Warnings,
     received: Instant,
@@ -98,30 +112,39 @@ struct Exchange {
 impl Origin {
     /// A connection.
     pub(super) fn connection(peer: Peer, address: SocketAddr) -> Self {
-        Self { peer, address: Some(address), loopback: false, close: CancellationToken::new() }
+        let (close, activity) = (CancellationToken::new(), Activity::default());
+        Self { peer, address: Some(address), loopback: false, close, activity }
     }
 
     /// This process itself, as a user who may do everything.
     pub(crate) fn loopback() -> Self {
-        Self { peer: Peer::default(), address: None, loopback: true, close: CancellationToken::new() }
+        let (close, activity) = (CancellationToken::new(), Activity::default());
+        Self { peer: Peer::default(), address: None, loopback: true, close, activity }
     }
 
     /// Completes when the connection is to end after the requests that it has.
     pub(super) async fn closing(&self) {
         self.close.cancelled().await;
     }
+
+    /// What goes on on the connection.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
+    }
 }
 
 // === impl Handler ===
 
 impl Handler {
-    /// Answers one request.
+    /// Answers one request. `delivery` is the answer's way to the client; whoever calls this ends it when told to.
     pub(crate) async fn handle(
         self: Arc<Self>,
         origin: Arc<Origin>,
+        delivery: Delivery,
         request: Request<RequestBody>,
     ) -> Response<ResponseBody> {
         let exchange = Exchange {
+            delivery,
             audit_id: audit_id(request.headers()),
             warnings: Warnings::default(),
             received: Instant::now(),
@@ -164,13 +187,17 @@ impl Handler {
 impl Exchange {
     async fn answer(self, request: Request<RequestBody>) -> Response<ResponseBody> {
         let (parts, body) = request.into_parts();
+        let (handler, delivery) = (self.handler.clone(), self.delivery.clone());
+        let active = Activity::begin(self.origin.clone());
         let info = match RequestInfo::parse(&parts.method, &parts.uri) {
             Ok(info) => info,
-            Err(error) => return refuse(&Status::bad_request(error.to_string()), &parts),
+            Err(error) => return self.at_once(refuse(&Status::bad_request(error.to_string()), &parts), active),
         };
-        let handler = self.handler.clone();
-        if handler.manners.send_retry_after && handler.lifecycle.not_accepting.is_cancelled() && !self.origin.loopback {
-            return try_elsewhere();
+        let exempt = self.origin.loopback || is_exempt(&parts);
+        if handler.manners.send_retry_after && handler.lifecycle.not_accepting.is_cancelled() && !exempt {
+            // Over HTTP/2 there is no such header as `Connection`: Go's server makes a GOAWAY of it.
+            self.origin.close.cancel();
+            return self.at_once(try_elsewhere(), active);
         }
         if handler.manners.goaway_chance > 0.0
             && parts.version == Version::HTTP_2
@@ -184,18 +211,23 @@ impl Exchange {
         let long_running = info.is_long_running();
         let deadline = match self.deadline(long_running, query) {
             Ok(deadline) => deadline,
-            Err(status) => return refuse(&status, &parts),
+            Err(status) => return self.at_once(refuse(&status, &parts), active),
         };
         let accept = parts.headers.get(ACCEPT).cloned();
         let counted = long_running.then(|| handler.metrics.long_running(&target));
-        let tracked = if long_running { handler.watches.token() } else { handler.requests.token() };
+        // Whoever waits for the last request does not wait for probes, which never end.
+        let tracked = (!exempt).then(|| if long_running { handler.watches.token() } else { handler.requests.token() });
         let received = self.received;
         let work = self.authenticated(route, &target, info, deadline, parts, body);
         let (response, permit) = match deadline {
             None => work.await,
             Some(deadline) => match tokio::time::timeout_at(deadline, work).await {
-                Ok(outcome) => outcome,
+                Ok(outcome) => {
+                    delivery.end_at(deadline);
+                    outcome
+                }
                 Err(_) => {
+                    delivery.end_at(Instant::now() + LAST_WORDS);
                     handler.metrics.terminated(&target, StatusCode::GATEWAY_TIMEOUT);
                     let status = Status::timeout("request did not complete within the allotted timeout", 0);
                     let accept = accept.map(|value| (ACCEPT, value)).into_iter().collect();
@@ -206,11 +238,19 @@ impl Exchange {
         let code = response.status();
         let metrics = handler.metrics.clone();
         response.map(|body| {
-            body::track(body, (counted, tracked, permit), move |size| {
+            let permit = permit.filter(|_| body.size_hint().upper().is_none_or(|size| size > SMALL));
+            body::track(body, delivery, (counted, tracked, permit, active), move |size| {
                 let took = (!long_running).then(|| received.elapsed());
                 metrics.finished(&target, dry_run, code, took, size);
             })
         })
+    }
+
+    /// An answer that is no work.
+    fn at_once(&self, response: Response<ResponseBody>, active: Active) -> Response<ResponseBody> {
+        let delivery = self.delivery.clone();
+        delivery.end_at(self.received + self.handler.manners.request_timeout);
+        response.map(|body| body::track(body, delivery, active, |_| {}))
     }
 
     /// When the request must be answered: never for a long-running one, else after the server's time or the shorter one
@@ -272,7 +312,7 @@ impl Exchange {
             warnings: self.warnings,
             deadline,
             shutdown: handler.lifecycle.not_accepting.clone(),
-            delivery: Default::default(),
+            delivery: self.delivery,
         };
         // The server may do what it likes with its own objects.
         if !self.origin.loopback
@@ -395,6 +435,13 @@ fn refuse(status: &Status, parts: &Parts) -> Response<ResponseBody> {
 
 fn too_many_requests() -> Response<ResponseBody> {
     let mut response =
+/// Whether the request is served also when others are sent elsewhere.
+fn is_exempt(parts: &Parts) -> bool {
+    let agent = parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
+    agent.starts_with(EXEMPT_AGENT.as_bytes())
+        || EXEMPT_FROM_RETRY_AFTER.iter().any(|path| parts.uri.path().starts_with(path))
+}
+
         respond::plain_error(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.");
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
@@ -402,8 +449,8 @@ fn too_many_requests() -> Response<ResponseBody> {
 
 /// The answer of a server that is about to go (k8s.io/apiserver `pkg/server/filters/with_retry_after.go`).
 fn try_elsewhere() -> Response<ResponseBody> {
-    let mut response = Response::new(empty());
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let text = "The apiserver is shutting down, please try again later.";
+    let mut response = respond::plain_error(StatusCode::TOO_MANY_REQUESTS, text);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
     response

@@ -1,5 +1,6 @@
 //! Real TLS connections to a real server with an echoing resource.
 
+mod delivery;
 mod identity;
 mod lifecycle;
 mod limits;

@@ -74,6 +74,9 @@ struct End {
     deadline: Instant,
     shutdown: CancellationToken,
     delivery: Delivery,
+    /// Who watches what, for the log.
+    user: String,
+    path: String,
 }
 
 // === impl ResourceHandler ===
@@ -97,7 +100,13 @@ impl<S: Strategy> ResourceHandler<S> {
         let is_watch_list = options.send_initial_events == Some(true) && options.allow_watch_bookmarks;
         let compressed = is_watch_list && response::accepts_gzip(&request.headers);
         let lines = Lines { events, encoder, compressed, ended: false };
-        let end = End { deadline, shutdown: context.shutdown.clone(), delivery: context.delivery.clone() };
+        let end = End {
+            deadline,
+            shutdown: context.shutdown.clone(),
+            delivery: context.delivery.clone(),
+            user: context.user.name.clone(),
+            path: context.info.path.clone(),
+        };
         let (sender, receiver) = mpsc::channel(QUEUE);
         self.store.environment().tasks.spawn(lines.follow(sender, end).in_current_span());
         let chunks = ReceiverStream::new(receiver);
@@ -140,7 +149,7 @@ impl<S: Strategy> Lines<S> {
                 sent = chunks.send(chunk) => if sent.is_err() { return },
                 () = is_over.as_mut() => break,
                 () = sleep(PATIENCE) => {
-                    tracing::info!(patience = ?PATIENCE, "a watch ends because its client does not read");
+                    tracing::info!(user = end.user, path = end.path, patience = ?PATIENCE, "a watch ends because its client does not read");
                     return end.delivery.end_at(Instant::now());
                 }
             }

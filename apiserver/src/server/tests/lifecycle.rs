@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use tokio::sync::oneshot;
 
 use super::support::*;
@@ -108,9 +108,60 @@ async fn late_requests_can_be_told_to_try_elsewhere() {
         (&answer.headers["retry-after"], &answer.headers["connection"]),
         (&"5".parse().unwrap(), &"close".parse().unwrap())
     );
+    assert_eq!(answer.body, "The apiserver is shutting down, please try again later.\n");
+    for path in ["/readyz", "/livez/ping", "/healthz", "/metrics"] {
+        assert_ne!(server.get(path).await.code, StatusCode::TOO_MANY_REQUESTS, "{path}");
+    }
+    let agent = ("user-agent", "kube-apiserver/v1.37.2");
+    assert_eq!(server.http1(None).await.get(ECHO, &[agent]).await.code, StatusCode::OK);
+    // HTTP/2 knows no `Connection: close`, and is closed all the same. The client is somebody, whose connections are kept.
+    let clients = Authority::new("client-ca");
+    server.trust.set_client_ca(clients.bundle());
+    let jane = clients.sign(&Leaf::named("jane"));
+    let (mut sender, connection) = server.http2_with(Some(&jane), 65_535).await;
+    let answer = sender.send_request(request(Method::GET, ECHO, &[])).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(!answer.headers().contains_key("connection"));
+    drop(answer);
+    tokio::time::timeout(Duration::from_secs(20), connection)
+        .await
+        .expect("the connection stays open")
+        .unwrap()
+        .unwrap();
     server.echo.release.notify_one();
     assert_eq!(in_flight.await.unwrap().code, StatusCode::OK);
     server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn probes_do_not_hold_the_end_up() {
+    let manners = Manners { send_retry_after: true, request_timeout: Duration::from_secs(20), ..Manners::default() };
+    let (check, mut asked) = (Arc::new(tokio::sync::Notify::new()), false);
+    let pending = check.clone();
+    let server = Running::start_with(
+        Arc::new(AllowAll),
+        None,
+        |c| c.manners(manners),
+        |server| {
+            server.add_readiness_check(Check::new("slow", move || {
+                let pending = pending.clone();
+                async move {
+                    pending.notify_one();
+                    std::future::pending().await
+                }
+            }));
+        },
+    )
+    .await;
+    let mut prober = server.http1(None).await;
+    let probe = tokio::spawn(async move { prober.0.send_request(request(Method::GET, "/readyz/slow", &[])).await });
+    while !asked {
+        asked = tokio::time::timeout(Duration::from_secs(20), check.notified()).await.is_ok();
+    }
+    let begin = std::time::Instant::now();
+    server.stop().await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert!(probe.await.unwrap().is_err());
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -69,6 +69,9 @@ pub(super) struct Running {
     task: JoinHandle<Result<(), RunError>>,
     _directory: tempfile::TempDir,
 }
+
+/// The length of the answer about the object `big`, in bytes: more than the kernel takes for a client that does not read.
+pub(super) const BIG: usize = 24 * 1024 * 1024;
 
 /// Answers with what it was asked, or as the object's name says.
 pub(super) struct Echo {
@@ -220,7 +223,7 @@ impl Running {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![alpn.to_vec()];
+        config.alpn_protocols = if alpn.is_empty() { Vec::new() } else { vec![alpn.to_vec()] };
         let stream = TcpStream::connect(self.address).await?;
         tokio_rustls::TlsConnector::from(Arc::new(config))
             .connect(ServerName::try_from("localhost").unwrap(), stream)
@@ -240,6 +243,21 @@ impl Running {
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         sender
+    }
+
+    /// A connection on which each stream may bring this many bytes, until the client reads them, and its end.
+    pub(super) async fn http2_with(
+        &self,
+        certificate: Option<&ClientCertificate>,
+        window: u32,
+    ) -> (hyper::client::conn::http2::SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+        let stream = self.tls(certificate, b"h2").await.unwrap();
+        let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        (sender, tokio::spawn(connection))
     }
 
     /// One request on a connection of its own.
@@ -332,6 +350,11 @@ impl Endpoint for Echo {
         match context.info.name.as_str() {
             "panic" => panic!("as was asked for"),
             "wait" => self.release.notified().await,
+            "big" => return Response::new(full(vec![b'x'; BIG])),
+            "stream" => {
+                context.delivery.end_at(tokio::time::Instant::now() + Duration::from_millis(300));
+                return Response::new(StreamBody::new(futures::stream::pending()).boxed_unsync());
+            }
             "warn" => context.warnings.add("mind the \"gap\""),
             _ if context.info.verb == "watch" => context.shutdown.cancelled().await,
             _ => {}
