@@ -435,16 +435,16 @@ fn refuse(status: &Status, parts: &Parts) -> Response<ResponseBody> {
 
 fn too_many_requests() -> Response<ResponseBody> {
     let mut response =
+        respond::plain_error(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.");
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
 /// Whether the request is served also when others are sent elsewhere.
 fn is_exempt(parts: &Parts) -> bool {
     let agent = parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
     agent.starts_with(EXEMPT_AGENT.as_bytes())
         || EXEMPT_FROM_RETRY_AFTER.iter().any(|path| parts.uri.path().starts_with(path))
-}
-
-        respond::plain_error(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.");
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    response
 }
 
 /// The answer of a server that is about to go (k8s.io/apiserver `pkg/server/filters/with_retry_after.go`).
