@@ -2,7 +2,8 @@
 
 use bytes::BytesMut;
 use proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, RequestOp, ResponseHeader, TxnRequest,
+    TxnResponse,
     compare::{CompareResult, CompareTarget, TargetUnion},
     request_op::Request,
     response_op::Response,
@@ -45,7 +46,7 @@ pub(super) async fn compact(call: OwnCall<'_>) -> Result<BytesMut, Status> {
         let header = txn.header;
         if txn.succeeded {
             // Once this is answered, reads below are refused: this replica knows at once, others by watch.
-            call.tenant.watermark_moved(revision, header.map_or(i64::MAX, |header| header.revision));
+            call.tenant.watermark_moved(revision, written_at(header)?);
             return answer(&CompactionResponse { header });
         }
         stored = first_watermark(txn)?;
@@ -53,15 +54,35 @@ pub(super) async fn compact(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     Err(Status::unavailable("etcd-proxy: the compaction watermark kept moving"))
 }
 
-/// Reads the watermark and has the upstream judge the revision: it must be there and not be compacted away.
+/// Reads the watermark and has the upstream judge the revision: it must be there, and the upstream itself must not have
+/// compacted up to it.
 async fn look(call: &OwnCall<'_>, revision: i64) -> Result<Stored, Status> {
     let key = call.tenant.watermark_key();
     let mut success = vec![range(RangeRequest { key: key.clone(), ..Default::default() })];
-    if revision > 0 {
-        success.push(range(RangeRequest { key, revision, count_only: true, ..Default::default() }));
-    }
+    let probe = |revision| range(RangeRequest { key: key.clone(), revision, count_only: true, ..Default::default() });
+    success.extend(probes(revision).into_iter().map(probe));
     let txn: TxnResponse = call.ask_by(TXN, &TxnRequest { success, ..Default::default() }).await?;
     first_watermark(txn)
+}
+
+/// Revisions at which a Txn's Ranges fail as a Compact at `revision` would. The revision that an etcd has compacted up to can
+/// still be read; the one before cannot. Before 1 that would be 0, which stands for the current revision; but a Txn takes
+/// -1, unlike 0, for a revision, and one that is compacted as soon as anything is (`server/etcdserver/txn`, `checkRange`).
+fn probes(revision: i64) -> Vec<i64> {
+    match revision {
+        // Below any watermark.
+        ..0 => vec![],
+        0 => vec![-1],
+        1 => vec![-1, 1],
+        2.. => vec![revision - 1, revision],
+    }
+}
+
+/// The revision of a write, by the header of its answer.
+fn written_at(header: Option<ResponseHeader>) -> Result<i64, Status> {
+    header.map(|header| header.revision).ok_or_else(|| {
+        Status::internal("etcd-proxy: the upstream's answer has no header, so nothing says when it wrote")
+    })
 }
 
 /// The Txn that moves the watermark unless it has moved since, in which case it returns it.
@@ -98,4 +119,16 @@ fn first_watermark(txn: TxnResponse) -> Result<Stored, Status> {
 
 fn range(request: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Request::RequestRange(request)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A watermark written at no known revision would keep out every later one.
+    #[test]
+    fn an_answer_without_a_header_is_an_error() {
+        assert_eq!(written_at(Some(ResponseHeader { revision: 7, ..Default::default() })).unwrap(), 7);
+        assert_eq!(written_at(None).unwrap_err().code(), tonic::Code::Internal);
+    }
 }

@@ -70,7 +70,8 @@ impl Watermark {
     async fn read(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<i64, Status> {
         let request = RangeRequest { key: keys.watermark(), ..Default::default() };
         let answer = upstream.kv().range(request).await?.into_inner();
-        let now = answer.header.map_or(0, |header| header.revision);
+        let now =
+            answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?.revision;
         match answer.kvs.first() {
             Some(kv) => self.moved(decode(&kv.value)?, kv.mod_revision),
             // Only after the tenant's meta keys were removed can there have been one before.

@@ -230,12 +230,37 @@ async fn the_upstreams_own_compaction_shows() {
     direct.compact(revisions[5]).await.unwrap();
     assert_eq!(refusal(a.range(at("k", revisions[4])).await), compacted());
     assert_eq!(refusal(a.compact(revisions[4]).await), compacted());
+    // It has it still, and so can nobody else compact up to it again.
+    assert_eq!(a.range(at("k", revisions[5])).await.unwrap().kvs[0].value, "5");
+    for revision in [revisions[5], 1, 0, -1, i64::MIN] {
+        assert_eq!(refusal(direct.compact(revision).await), compacted(), "{revision}");
+        assert_eq!(refusal(a.compact(revision).await), compacted(), "{revision}");
+    }
     let mut watching = a.watch([watch_all(revisions[4])]).await;
     assert!(watching.next().await.unwrap().created);
     let cancel = watching.next().await.unwrap();
     assert!(cancel.canceled);
     assert_eq!(cancel.compact_revision, revisions[5]);
     a.compact(revisions[6]).await.unwrap();
+}
+
+/// The lowest revisions there are, on stores of which nothing was compacted.
+#[tokio::test(flavor = "multi_thread")]
+async fn compactions_of_the_beginning_answer_as_etcds() {
+    for calls in [[1, 1, 2], [0, 0, 1], [-1, 0, 0], [2, 1, 0]] {
+        let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+        let proxy = Proxy::start(&shared, "/a/").await;
+        let mut answers = Vec::new();
+        for mut client in [etcd.client().await, proxy.client().await] {
+            let mut of_client = Vec::new();
+            client.put("k", "v").await;
+            for revision in calls {
+                of_client.push(refusal(client.compact(revision).await));
+            }
+            answers.push(of_client);
+        }
+        assert_eq!(answers[0], answers[1], "{calls:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
