@@ -211,18 +211,18 @@ impl WriteOptions {
     }
 }
 
-/// Reads the options of a deletion from the body, or, when there is none, from the query. `group` is the resource's own:
-/// old clients name their options by it.
+/// Reads the options of a deletion from the body, or, when there is none, from the query. Bodies may name any
+/// `apiVersion`: old clients write that of the resource.
 ///
 /// `ignoreStoreReadErrorWithClusterBreakingPotential` is dropped, as servers without that feature do.
 ///
 /// # Errors
 /// 415 for a body that is neither JSON nor YAML, 400 for what cannot be read, 422 for what makes no sense.
-pub fn delete_options(headers: &HeaderMap, query: &str, body: &[u8], group: &str) -> Result<DeleteOptions, Status> {
+pub fn delete_options(headers: &HeaderMap, query: &str, body: &[u8]) -> Result<DeleteOptions, Status> {
     let mut options = if body.is_empty() {
         delete_options_from_query(query)?
     } else {
-        delete_options_from_body(InputFormat::negotiate(headers)?, body, group)?
+        delete_options_from_body(InputFormat::negotiate(headers)?, body)?
     };
     options.ignore_store_read_error_with_cluster_breaking_potential = None;
     let errors = options::delete_options(&options);
@@ -240,26 +240,33 @@ fn delete_options_from_query(query: &str) -> Result<DeleteOptions, Status> {
     })
 }
 
-fn delete_options_from_body(format: InputFormat, body: &[u8], group: &str) -> Result<DeleteOptions, Status> {
+fn delete_options_from_body(format: InputFormat, body: &[u8]) -> Result<DeleteOptions, Status> {
     let node = match format {
         InputFormat::Json => json::parse(body)
             .map_err(|e| Status::bad_request(format!("couldn't get version/kind; json parse error: {e}")))?,
         InputFormat::Yaml => yaml::parse(body).map_err(Status::bad_request)?.node,
     };
-    let named = |name: &str| match &node.kind {
-        NodeKind::Object(entries) => entries.iter().find(|e| e.key == name).map(|e| &e.value),
-        _ => None,
+    let text = |name: &str| {
+        let entry = match &node.kind {
+            NodeKind::Object(entries) => entries.iter().find(|e| e.key == name),
+            _ => None,
+        };
+        match entry.map(|e| &e.value.kind) {
+            Some(NodeKind::String(text)) => Ok(text.as_str()),
+            None | Some(NodeKind::Null) => Ok(""),
+            Some(_) => Err(Status::bad_request(format!("couldn't get version/kind; {name} is no text"))),
+        }
     };
-    let text = |name: &str| match named(name).map(|node| &node.kind) {
-        Some(NodeKind::String(text)) => text.as_str(),
-        _ => "",
+    let (kind, api_version) = (text("kind")?, text("apiVersion")?);
+    let well_formed = match api_version.split_once('/') {
+        None => true,
+        Some((group, "")) => group == "meta.k8s.io",
+        Some((_, version)) => !version.contains('/'),
     };
-    let (kind, api_version) = (text("kind"), text("apiVersion"));
-    let known_version = match api_version.split_once('/') {
-        None => matches!(api_version, "" | "v1"),
-        Some((of, _)) => of == "meta.k8s.io" || of == group,
-    };
-    if !(matches!(kind, "" | "DeleteOptions") && known_version) {
+    if !well_formed {
+        return Err(Status::bad_request(format!("{} is no group and version", quote(api_version))));
+    }
+    if !matches!(kind, "" | "DeleteOptions") {
         let message = format!("no kind {} is registered for version {}", quote(kind), quote(api_version));
         return Err(Status::bad_request(message));
     }

@@ -138,8 +138,7 @@ fn reads_the_options_of_a_write() {
 #[test]
 fn reads_the_options_of_a_deletion() {
     let none = HeaderMap::new();
-    let group = "g.example.com";
-    let from_query = delete_options(&none, "gracePeriodSeconds=0&propagationPolicy=Foreground&dryRun=All", b"", group);
+    let from_query = delete_options(&none, "gracePeriodSeconds=0&propagationPolicy=Foreground&dryRun=All", b"");
     let from_query = from_query.unwrap();
     assert_eq!(from_query.grace_period_seconds, Some(0));
     assert_eq!(from_query.propagation_policy.as_deref(), Some("Foreground"));
@@ -147,25 +146,32 @@ fn reads_the_options_of_a_deletion() {
 
     let body = br#"{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"uid":"u"},"other":1}"#;
     // The query does not count when there is a body.
-    let from_body = delete_options(&none, "dryRun=All", body, group).unwrap();
+    let from_body = delete_options(&none, "dryRun=All", body).unwrap();
     assert_eq!(from_body.preconditions.unwrap().uid.as_deref(), Some("u"));
     assert_eq!(from_body.dry_run, None);
     for body in [
         &br#"{"kind":"DeleteOptions","apiVersion":"g.example.com/v1beta1"}"#[..],
         br#"{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1"}"#,
+        br#"{"kind":"DeleteOptions","apiVersion":"other/v7"}"#,
+        br#"{"kind":"DeleteOptions","apiVersion":"v7"}"#,
+        br#"{"apiVersion":"other/v7"}"#,
         b"{}",
     ] {
-        assert!(delete_options(&none, "", body, group).is_ok());
+        assert!(delete_options(&none, "", body).is_ok());
     }
     let yaml = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"))]);
-    assert_eq!(delete_options(&yaml, "", b"gracePeriodSeconds: 3\n", group).unwrap().grace_period_seconds, Some(3));
+    assert_eq!(delete_options(&yaml, "", b"gracePeriodSeconds: 3\n").unwrap().grace_period_seconds, Some(3));
 
-    let code = |body: &[u8]| delete_options(&none, "", body, group).unwrap_err().code().as_u16();
+    let code = |body: &[u8]| delete_options(&none, "", body).unwrap_err().code().as_u16();
     assert_eq!(code(b"{"), 400);
     assert_eq!(code(b"[]"), 400);
     assert_eq!(code(br#"{"kind":"Pizza","apiVersion":"v1"}"#), 400);
+    for api_version in ["a/b/c", "other/"] {
+        assert_eq!(code(format!(r#"{{"apiVersion":"{api_version}"}}"#).as_bytes()), 400, "{api_version}");
+    }
+    assert_eq!(code(br#"{"apiVersion":1}"#), 400);
     assert_eq!(code(br#"{"gracePeriodSeconds":"x"}"#), 400);
     assert_eq!(code(br#"{"orphanDependents":true,"propagationPolicy":"Orphan"}"#), 422);
     let text = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"))]);
-    assert_eq!(delete_options(&text, "", b"{}", group).unwrap_err().code(), 415);
+    assert_eq!(delete_options(&text, "", b"{}").unwrap_err().code(), 415);
 }

@@ -159,9 +159,9 @@ async fn a_collection_is_deleted_as_far_as_it_is_selected() {
 }
 
 #[tokio::test]
-async fn options_come_in_the_groups_own_version_too() {
+async fn options_come_in_any_version() {
     let api = Api::new().await;
-    for api_version in ["v1", "wardle.example.com/v1beta1", "meta.k8s.io/v1"] {
+    for api_version in ["v1", "wardle.example.com/v1beta1", "meta.k8s.io/v1", "foo/v1"] {
         api.make("a").await;
         let options = json!({ "kind": "DeleteOptions", "apiVersion": api_version, "propagationPolicy": "Background" });
         api.delete(&uri(), Some(&options)).await.is(200);

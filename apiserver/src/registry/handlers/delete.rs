@@ -60,7 +60,7 @@ impl<S: Strategy> ResourceHandler<S> {
     /// The options in the body, or, when there is none, in the query.
     async fn delete_options(&self, request: &Request, body: RequestBody) -> Result<DeleteOptions, Status> {
         let body = read(body).await?;
-        list_options::delete_options(&request.headers, &request.query, &body, &request.context.info.group)
+        list_options::delete_options(&request.headers, &request.query, &body)
     }
 }
 
