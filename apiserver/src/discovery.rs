@@ -94,15 +94,7 @@ impl Discovery {
         let json = self.documents.get(path)?;
         let query = parts.uri.query();
         if parts.method != Method::GET {
-            let status = Status::generic(
-                StatusCode::METHOD_NOT_ALLOWED,
-                parts.method.as_str(),
-                &crate::meta::GroupResource { group: String::new(), resource: String::new() },
-                "",
-                "",
-                0,
-                false,
-            );
+            let status = Status::method_not_allowed();
             return Some(response::status(&parts.headers, query, &status));
         }
         Some(match negotiation::negotiate(&parts.headers, query, path == "/apis") {

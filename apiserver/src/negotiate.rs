@@ -134,7 +134,7 @@ impl OutputFormat {
     /// # Errors
     /// 406 when nothing that the client accepts can be served.
     pub fn negotiate(headers: &HeaderMap, query: Option<&str>) -> Result<Self, Status> {
-        Self::from_headers(headers, query).ok_or_else(|| Status::not_acceptable(&MEDIA_TYPES))
+        Self::from_headers(headers, query).ok_or_else(|| refusal(headers, &MEDIA_TYPES))
     }
 
     /// The same for a watch, which is a stream of JSON only.
@@ -144,7 +144,7 @@ impl OutputFormat {
     pub fn negotiate_stream(headers: &HeaderMap, query: Option<&str>) -> Result<Self, Status> {
         match Self::from_headers(headers, query) {
             Some(format) if format.media == MediaType::Json => Ok(Self { pretty: false, ..format }),
-            _ => Err(Status::not_acceptable(&STREAM_MEDIA_TYPES)),
+            _ => Err(refusal(headers, &STREAM_MEDIA_TYPES)),
         }
     }
 
@@ -155,12 +155,7 @@ impl OutputFormat {
     }
 
     fn from_headers(headers: &HeaderMap, query: Option<&str>) -> Option<Self> {
-        let accept = match headers.get(header::ACCEPT) {
-            None => "",
-            // Go reads the header's bytes as they are; what is no text matches no media type.
-            Some(value) => value.to_str().unwrap_or("?"),
-        };
-        let mut format = Self::from_accept(accept)?;
+        let mut format = Self::from_accept(accept(headers))?;
         format.pretty = format.media == MediaType::Json && (format.pretty || wants_pretty(headers, query));
         Some(format)
     }
@@ -173,6 +168,20 @@ impl OutputFormat {
             .iter()
             .find_map(|clause| [MediaType::Json, MediaType::Yaml].into_iter().find_map(|media| clause.accepts(media)))
     }
+}
+
+/// The `Accept` header, empty for none. Go reads its bytes as they are; what is no text matches no media type.
+fn accept(headers: &HeaderMap) -> &str {
+    headers.get(header::ACCEPT).map_or("", |value| value.to_str().unwrap_or("?"))
+}
+
+/// 406. The original's router refuses what names no media type that there is, and its handlers what asks too much of one.
+fn refusal(headers: &HeaderMap, supported: &[&str]) -> Status {
+    let known = accept(headers).split(',').any(|range| {
+        let media_type = range.split(';').next().unwrap_or_default().trim_matches(' ');
+        media_type == "*/*" || MEDIA_TYPES.contains(&media_type)
+    });
+    if known { Status::not_acceptable(supported) } else { Status::no_representation(&MEDIA_TYPES) }
 }
 
 /// Whether the answer is for a person's eyes: the query's `pretty` says so, or the client is known to be used by hand.

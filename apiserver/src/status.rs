@@ -290,10 +290,9 @@ impl Status {
         Self::failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, Some(Reason::UnsupportedMediaType), message)
     }
 
-    /// 415 for a patch type that the resource does not know, with the text that an unmodified server sends: clients fall
-    /// back to another patch type on it.
-    pub fn unsupported_patch_type() -> Self {
-        Self::routing(StatusCode::UNSUPPORTED_MEDIA_TYPE, "415: Unsupported Media Type")
+    /// 404 for a path that is none.
+    pub fn page_not_found() -> Self {
+        Self::routing(StatusCode::NOT_FOUND, "404: Page Not Found")
     }
 
     /// 405 for a method that no resource has at this path, HEAD above all.
@@ -301,7 +300,21 @@ impl Status {
         Self::routing(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
     }
 
-    /// What the original answers when its router refuses a request.
+    /// 406 for a request that accepts none of the media types that there are, whatever their parameters. One that accepts
+    /// some, but not in a form that there is, gets [`not_acceptable`](Self::not_acceptable).
+    pub fn no_representation(available: &[&str]) -> Self {
+        let message = format!("406: Not Acceptable\n\nAvailable representations: {}", available.join(", "));
+        Self::routing(StatusCode::NOT_ACCEPTABLE, &message)
+    }
+
+    /// 415 for a patch type that the resource does not know, with the text that an unmodified server sends: clients fall
+    /// back to another patch type on it.
+    pub fn unsupported_patch_type() -> Self {
+        Self::routing(StatusCode::UNSUPPORTED_MEDIA_TYPE, "415: Unsupported Media Type")
+    }
+
+    /// What the original answers when its router refuses a request, before any handler is asked
+    /// (k8s.io/apiserver `pkg/server/handler.go`, `serviceErrorHandler`; github.com/emicklei/go-restful `jsr311.go`).
     fn routing(code: StatusCode, message: &str) -> Self {
         let nothing = GroupResource { group: String::new(), resource: String::new() };
         Self::generic(code, "", &nothing, "", message, 0, false)

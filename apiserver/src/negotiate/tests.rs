@@ -28,9 +28,20 @@ fn the_first_supported_clause_wins() {
 
 #[test]
 fn what_is_not_served_is_406() {
-    for header in ["application/vnd.kubernetes.protobuf", "text/html", "application/*", "application", "a/b/c"] {
+    // The texts are those of the original's router and of its negotiation.
+    let unknown = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml";
+    let unsuitable = "only the following media types are accepted: application/json, application/yaml";
+    for (header, message) in [
+        ("application/vnd.kubernetes.protobuf", unknown),
+        ("text/html", unknown),
+        ("application/*", unknown),
+        ("application", unknown),
+        ("a/b/c", unknown),
+        ("text/html, application/json;as=Other;v=v1;g=meta.k8s.io", unsuitable),
+        ("*/*;stream=other", unsuitable),
+    ] {
         let status = OutputFormat::negotiate(&headers(header::ACCEPT, header), None).unwrap_err();
-        assert_eq!(status.code(), 406, "{header}");
+        assert_eq!((status.code().as_u16(), status.message()), (406, message), "{header}");
         assert_eq!(status.reason(), "NotAcceptable", "{header}");
     }
 }
@@ -65,6 +76,8 @@ fn a_watch_is_a_stream_of_json() {
     let status = stream("application/yaml").unwrap_err();
     assert_eq!(status.message(), "only the following media types are accepted: application/json;stream=watch");
     assert!(stream("application/json;stream=other").is_err());
+    let status = stream("text/html").unwrap_err();
+    assert!(status.message().starts_with("406: Not Acceptable\n\n"), "{status}");
 }
 
 #[test]

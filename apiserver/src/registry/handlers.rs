@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode, request::Parts};
+use http::{HeaderMap, Method, Response, request::Parts};
 use schemars::SchemaGenerator;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument as _;
@@ -27,7 +27,7 @@ use crate::{
         BodyError, Endpoint, MAX_REQUEST_BYTES, RequestBody, ResourceDescription, ResponseBody, SubresourceDescription,
         Verb, VersionDescription, response,
     },
-    meta::{GroupResource, Object, Scope},
+    meta::{Object, Scope},
     negotiate::{InputFormat, OutputFormat},
     request::RequestContext,
     scheme::{Kind, Strictness},
@@ -85,17 +85,17 @@ impl<S: Strategy> ResourceHandler<S> {
         let names = &self.description.names;
         let misplaced = names.scope == Scope::Cluster && !info.namespace.is_empty();
         if !self.description.serves(&info.version) || misplaced || !info.below_subresource.is_empty() {
-            return Err(no_such_path());
+            return Err(Status::page_not_found());
         }
         let one = !info.name.is_empty();
         // A namespaced resource can be listed across namespaces, and nothing else.
         let everywhere = names.scope == Scope::Namespaced && info.namespace.is_empty();
         match (info.subresource.as_str(), info.verb.as_str()) {
-            (_, _) if *method == Method::HEAD => Err(method_not_allowed()),
+            (_, _) if *method == Method::HEAD => Err(Status::method_not_allowed()),
             ("", "list") => self.list(request).await,
             ("", "watch") => self.watch(request).await,
-            (_, _) if everywhere && one => Err(no_such_path()),
-            (_, _) if everywhere => Err(method_not_allowed()),
+            (_, _) if everywhere && one => Err(Status::page_not_found()),
+            (_, _) if everywhere => Err(Status::method_not_allowed()),
             ("", "create") if !one => self.create(request, body).await,
             ("", "deletecollection") => self.delete_collection(request, body).await,
             ("", "get") if one => self.get(request).await,
@@ -106,10 +106,10 @@ impl<S: Strategy> ResourceHandler<S> {
                 "get" => self.get(request).await,
                 "update" => self.update(request, body).await,
                 "patch" => self.patch(request, body).await,
-                _ => Err(method_not_allowed()),
+                _ => Err(Status::method_not_allowed()),
             },
-            ("", _) => Err(method_not_allowed()),
-            _ => Err(no_such_path()),
+            ("", _) => Err(Status::method_not_allowed()),
+            _ => Err(Status::page_not_found()),
         }
     }
 
@@ -195,22 +195,6 @@ fn describe<S: Strategy>(store: &Store<S>) -> ResourceDescription {
         subresources: status.into_iter().collect(),
         names,
     }
-}
-
-/// 404 for a path that is none.
-fn no_such_path() -> Status {
-    by_code(StatusCode::NOT_FOUND, "404: Page Not Found")
-}
-
-/// 405 for a method that the path does not know.
-fn method_not_allowed() -> Status {
-    by_code(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")
-}
-
-/// What Go's router answers before any handler is asked (k8s.io/apiserver `pkg/server/handler.go`, `serviceErrorHandler`).
-fn by_code(code: StatusCode, message: &str) -> Status {
-    let nothing = GroupResource { group: String::new(), resource: String::new() };
-    Status::generic(code, "", &nothing, "", message, 0, false)
 }
 
 /// The write that the request's path names.

@@ -410,8 +410,8 @@ impl Handler {
             Route::Metrics => self.metrics.serve(),
             Route::Index => self.index(StatusCode::OK),
             Route::NoSuchPath => self.index(StatusCode::NOT_FOUND),
-            Route::NoSuchResource => refuse(&generic(StatusCode::NOT_FOUND), &parts),
-            Route::NotAllowed => refuse(&generic(StatusCode::METHOD_NOT_ALLOWED), &parts),
+            Route::NoSuchResource => refuse(&Status::page_not_found(), &parts),
+            Route::NotAllowed => refuse(&Status::method_not_allowed(), &parts),
         }
     }
 
@@ -422,11 +422,6 @@ impl Handler {
         }
         respond::raw_json(code, &RootPaths { paths: self.router.paths() })
     }
-}
-
-fn generic(code: StatusCode) -> Status {
-    let nothing = GroupResource { group: String::new(), resource: String::new() };
-    Status::generic(code, "", &nothing, "", "", 0, false)
 }
 
 fn refuse(status: &Status, parts: &Parts) -> Response<ResponseBody> {

@@ -143,6 +143,33 @@ fn agrees_with_go() {
 }
 
 #[test]
+fn what_the_router_refuses_has_gos_texts_and_empty_details() {
+    for (status, code, reason, message) in [
+        (Status::page_not_found(), 404, "NotFound", "the server could not find the requested resource"),
+        (
+            Status::method_not_allowed(),
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        ),
+        (
+            Status::no_representation(&["a/b", "c/d"]),
+            406,
+            "NotAcceptable",
+            "406: Not Acceptable\n\nAvailable representations: a/b, c/d",
+        ),
+        (Status::unsupported_patch_type(), 415, "UnsupportedMediaType", "415: Unsupported Media Type"),
+    ] {
+        let ours: Value = serde_json::from_slice(&status.to_json()).unwrap();
+        let expected = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
+            "reason": reason, "details": {}, "code": code,
+        });
+        assert_eq!(ours, expected);
+    }
+}
+
+#[test]
 fn a_resource_version_ahead_of_the_storage_agrees_with_go() {
     let file = include_str!("../../tests/vectors/tokens/resourceversion.jsonl");
     let case = test_vectors::lines(file).find(|case| case["op"] == "tooLarge").unwrap();

@@ -79,7 +79,7 @@ async fn bodies_are_checked_before_objects() {
             &[("accept", "application/vnd.kubernetes.protobuf")],
             b"{}",
             406,
-            "only the following media types are accepted",
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml",
         ),
         (&[], &vec![b' '; 3 * 1024 * 1024 + 1], 413, "Request entity too large: limit is 3145728"),
     ];

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{Reply, Request, ResourceHandler, by_code, check_name, read};
+use super::{Reply, Request, ResourceHandler, check_name, read};
 use crate::{
     endpoint::RequestBody,
     list_options::WriteOptions,
@@ -32,8 +32,7 @@ struct Patcher<S: Strategy> {
 
 impl<S: Strategy> ResourceHandler<S> {
     pub(super) async fn patch(&self, request: &Request, body: RequestBody) -> Reply {
-        let patch_type = PatchType::negotiate(&request.headers)
-            .map_err(|_| by_code(StatusCode::UNSUPPORTED_MEDIA_TYPE, "415: Unsupported Media Type"))?;
+        let patch_type = PatchType::negotiate(&request.headers)?;
         let format = request.output()?;
         let patch = read(body).await?;
         let options = WriteOptions::for_patch(&request.query)?;
