@@ -127,8 +127,9 @@ impl<S: Strategy> Store<S> {
                 self.list_one(&key, at, &selection).await
             }
             Range::Prefix(prefix) => {
-                // A list of any age comes whole.
-                let limit = if any { 0 } else { usize::try_from(options.limit).unwrap_or(0) };
+                // A list of any age comes whole; what continues one that does not is no such list.
+                let whole = any && options.continue_token.is_empty();
+                let limit = if whole { 0 } else { usize::try_from(options.limit).unwrap_or(0) };
                 let (at, start) = if options.continue_token.is_empty() {
                     let at = match options.resource_version_match {
                         _ if options.resource_version.is_empty() => Freshness::Latest,
