@@ -68,8 +68,10 @@ async fn reads_can_ask_for_freshness() {
     for fresh in ["0", &version] {
         api.get(&format!("{uri}?resourceVersion={fresh}")).await.is(200);
     }
-    let (reason, _) = api.get(&format!("{uri}?resourceVersion=abc")).await.fails(400);
-    assert_eq!(reason, "BadRequest");
+    for none in ["abc", "%2B1", "-1", "1.0", "+1", "99999999999999999999"] {
+        let (reason, _) = api.get(&format!("{uri}?resourceVersion={none}")).await.fails(400);
+        assert_eq!(reason, "BadRequest", "{none}");
+    }
 }
 
 #[tokio::test]

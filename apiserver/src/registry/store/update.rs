@@ -301,7 +301,9 @@ pub(in crate::registry) fn parse_resource_version(text: &str) -> Result<Revision
     if text.is_empty() {
         return Ok(Revision(0));
     }
-    text.parse().map(Revision).map_err(|_| {
+    // `parse` alone would take a sign as well.
+    let digits = text.bytes().all(|b| b.is_ascii_digit()).then_some(text);
+    digits.and_then(|digits| digits.parse().ok()).map(Revision).ok_or_else(|| {
         let errors = FieldError::invalid(&Path::new("resourceVersion"), text, "not a number");
         Status::bad_request(format!("invalid resource version: {errors}"))
     })
