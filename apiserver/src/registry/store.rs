@@ -15,7 +15,7 @@ mod watch;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
 pub(super) use self::update::parse_resource_version;
@@ -44,8 +44,8 @@ use crate::{
 /// How long a read waits for the storage to reach the revision that it asks for
 /// (k8s.io/apiserver `pkg/storage/cacher/watch_cache.go`, `blockTimeout`).
 const FRESHNESS_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often it looks in that time.
-const FRESHNESS_POLL: Duration = Duration::from_millis(50);
+/// The pauses between its looks in that time: the first, and the longest that they grow to.
+const FRESHNESS_PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(500));
 
 /// The longest that a write may take (k8s.io/apiserver `pkg/endpoints/handlers/rest.go`, `requestTimeoutUpperBound`).
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
@@ -247,16 +247,17 @@ impl<S: Strategy> Store<S> {
         got.kv.map(|kv| self.decode_current(kv)).transpose()
     }
 
-    /// Reads again and again until the storage is as fresh as asked for, for a bounded time.
+    /// Reads again and again, more and more seldom, until the storage is as fresh as asked for, for a bounded time.
     async fn when_fresh<T, F>(&self, at: Freshness, read: impl Fn(Freshness) -> F) -> Result<T, StorageError>
     where
         F: Future<Output = Result<T, StorageError>>,
     {
-        let start = Instant::now();
+        let (deadline, mut pause) = (Instant::now() + FRESHNESS_TIMEOUT, FRESHNESS_PAUSE.0);
         loop {
             match read(at).await {
-                Err(StorageError::Future { .. }) if start.elapsed() < FRESHNESS_TIMEOUT => {
-                    tokio::time::sleep(FRESHNESS_POLL).await;
+                Err(StorageError::Future { .. }) if Instant::now() < deadline => {
+                    sleep_until(deadline.min(Instant::now() + pause)).await;
+                    pause = FRESHNESS_PAUSE.1.min(pause * 2);
                 }
                 result => return result,
             }
