@@ -54,6 +54,17 @@ impl Keys {
             _ => Ok(self.root.clone()),
         }
     }
+
+    /// The namespace, empty for resources of the cluster, and name of the object with this key. `None` for a key that is
+    /// no object's.
+    pub(super) fn parse(&self, key: &str) -> Option<(String, String)> {
+        let path = key.strip_prefix(&self.root)?;
+        let (namespace, name) = match self.scope {
+            Scope::Namespaced => path.split_once('/').filter(|(namespace, _)| !namespace.is_empty())?,
+            Scope::Cluster => ("", path),
+        };
+        (!name.is_empty() && !name.contains('/')).then(|| (namespace.to_owned(), name.to_owned()))
+    }
 }
 
 fn check_segment(what: &str, segment: &str) -> Result<(), Status> {
@@ -87,6 +98,19 @@ mod tests {
         assert_eq!(keys.collection("default").unwrap(), "/example.com/pizzas/default/");
         assert_eq!(keys.collection("").unwrap(), "/example.com/pizzas/");
         assert_eq!(pizzas(Scope::Cluster).object("", "a").unwrap(), "/example.com/pizzas/a");
+    }
+
+    #[test]
+    fn keys_say_whose_they_are() {
+        let parsed = |scope, key| pizzas(scope).parse(key);
+        let owner = |namespace: &str, name: &str| Some((namespace.to_owned(), name.to_owned()));
+        assert_eq!(parsed(Scope::Namespaced, "/example.com/pizzas/default/a"), owner("default", "a"));
+        assert_eq!(parsed(Scope::Cluster, "/example.com/pizzas/a"), owner("", "a"));
+        for key in ["/example.com/pizzas/a", "/example.com/pizzas//a", "/example.com/pizzas/default/", "/x/pizzas/n/a"]
+        {
+            assert_eq!(parsed(Scope::Namespaced, key), None, "{key}");
+        }
+        assert_eq!(parsed(Scope::Cluster, "/example.com/pizzas/default/a"), None);
     }
 
     #[test]

@@ -4,10 +4,13 @@
 
 mod admission;
 mod api;
+mod counted;
+mod counting;
 mod create;
 mod delete;
 mod flunder;
 mod get;
+mod informer;
 mod list;
 mod patch;
 mod races;

@@ -23,6 +23,8 @@ mod failures;
 mod flunder;
 #[path = "../registry/get.rs"]
 mod get;
+#[path = "../registry/informer.rs"]
+mod informer;
 #[path = "../registry/list.rs"]
 mod list;
 #[path = "../registry/patch.rs"]

@@ -3,7 +3,11 @@
 //! For admission plugins, strategies and controllers inside the server, which look things up for each request. The copy
 //! is a little behind the storage; [`Informer::confirm`] waits until it is not.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::StreamExt as _;
 use parking_lot::RwLock;
@@ -44,13 +48,17 @@ pub enum Change<'a, T> {
     },
 }
 
+/// Namespace, empty for resources of the cluster, and name.
+type Key = (String, String);
+
 type Handler<T> = Box<dyn Fn(&Change<'_, T>) + Send + Sync>;
 
 /// A copy of all objects of one resource.
 pub struct Informer<T> {
-    objects: RwLock<BTreeMap<(String, String), Arc<T>>>,
+    objects: RwLock<BTreeMap<Key, Arc<T>>>,
     handlers: Vec<Handler<T>>,
-    /// How far the copy is; zero before it is filled, and whenever it had to be left unattended.
+    /// How far the copy is: it shows at least the state of this revision. Zero before it is filled. While following is
+    /// interrupted it stands still.
     seen: watch::Sender<Revision>,
     filled: watch::Sender<bool>,
     /// Somebody waits for the copy to be confirmed.
@@ -212,29 +220,29 @@ impl<T: Object> Informer<T> {
     }
 
     fn fill<S: Strategy<Object = T>>(&self, store: &Store<S>, items: Vec<KeyValue>) {
-        let mut gone = self.objects.read().clone();
+        let mut gone: BTreeSet<Key> = self.objects.read().keys().cloned().collect();
         for kv in items {
-            if let Some(object) = Self::decode(store, &kv) {
-                gone.remove(&key(&object));
-                self.apply(object);
+            if let Some(key) = Self::key(store, &kv) {
+                gone.remove(&key);
+                self.put(store, key, &kv);
             }
         }
-        for object in gone.into_values() {
-            self.remove(&object);
+        for key in gone {
+            self.remove(&key);
         }
     }
 
     fn take_in<S: Strategy<Object = T>>(&self, store: &Store<S>, event: Event) -> Revision {
         match event {
             Event::Put { kv, .. } => {
-                if let Some(object) = Self::decode(store, &kv) {
-                    self.apply(object);
+                if let Some(key) = Self::key(store, &kv) {
+                    self.put(store, key, &kv);
                 }
                 kv.mod_revision
             }
             Event::Deleted { previous, revision } => {
-                if let Some(object) = Self::decode(store, &previous) {
-                    self.remove(&object);
+                if let Some(key) = Self::key(store, &previous) {
+                    self.remove(&key);
                 }
                 revision
             }
@@ -242,28 +250,38 @@ impl<T: Object> Informer<T> {
         }
     }
 
-    /// An object that cannot be read is left out, as clients cannot see it either.
-    fn decode<S: Strategy<Object = T>>(store: &Store<S>, kv: &KeyValue) -> Option<T> {
+    /// Whose key this is.
+    fn key<S: Strategy<Object = T>>(store: &Store<S>, kv: &KeyValue) -> Option<Key> {
+        let key = store.inner.keys.parse(&kv.key);
+        if key.is_none() {
+            tracing::warn!(key = kv.key, "a key among the objects is no object's and is left out");
+        }
+        key
+    }
+
+    /// Takes in an object as it is stored. One that cannot be read is left out, as clients cannot see it either; what it
+    /// was before must not be seen any more.
+    fn put<S: Strategy<Object = T>>(&self, store: &Store<S>, key: Key, kv: &KeyValue) {
         match store.decode(kv) {
-            Ok(object) => Some(object),
+            Ok(object) => self.apply(key, object),
             Err(status) => {
                 tracing::error!(key = kv.key, %status, "an object cannot be read and is left out");
-                None
+                self.remove(&key);
             }
         }
     }
 
-    fn apply(&self, object: T) {
+    fn apply(&self, key: Key, object: T) {
         let new = Arc::new(object);
-        let old = self.objects.write().insert(key(&*new), new.clone());
+        let old = self.objects.write().insert(key, new.clone());
         if old.as_deref() == Some(&*new) {
             return;
         }
         self.tell(&Change::Applied { old: old.as_deref(), new: &new });
     }
 
-    fn remove(&self, object: &T) {
-        let removed = self.objects.write().remove(&key(object));
+    fn remove(&self, key: &Key) {
+        let removed = self.objects.write().remove(key);
         if let Some(old) = removed {
             self.tell(&Change::Deleted { old: &old });
         }
@@ -274,9 +292,4 @@ impl<T: Object> Informer<T> {
             handler(change);
         }
     }
-}
-
-fn key<T: Object>(object: &T) -> (String, String) {
-    let meta = object.metadata();
-    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
