@@ -296,15 +296,16 @@ impl Etcd3 {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let began = Instant::now();
-        let deadline = began + self.request_timeout;
-        let patience = deadline.min(began + self.retry_for);
+        let deadline = Instant::now() + self.request_timeout;
+        let mut patience = None;
         let mut delay = Duration::ZERO;
         loop {
             let Failed { error, not_sent } = match attempt(lane, deadline, &call).await {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => failed,
             };
+            // Counted from the first failure, which itself may have taken long to show.
+            let patience = deadline.min(*patience.get_or_insert(Instant::now() + self.retry_for));
             let passing = matches!(error, CallError::Storage(StorageError::Unavailable(_) | StorageError::Timeout(_)));
             let pause = jittered(delay);
             if !passing || !(not_sent || repeat == Repeat::Always) || Instant::now() + pause >= patience {

@@ -73,7 +73,7 @@ macro_rules! storage_suite {
             compaction_forgets_the_past, compaction_keeps_the_present, compaction_refuses_the_past_and_the_future,
             watch_from_a_compacted_revision_ends, watch_from_the_compacted_revision_works,
             running_watches_outlive_compaction, paged_lists_end_at_compaction, turns_compact_to_the_turn_before,
-            turns_are_shared,
+            turns_are_shared, turns_are_taken_over,
         }
     };
     (@cases $module:ident, $make:expr; $($case:ident),* $(,)?) => {

@@ -139,7 +139,7 @@ async fn an_event_without_its_previous_state_ends_the_watch() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(watch.events.next().await.is_none());
+    assert!(timeout(PATIENCE, watch.events.next()).await.unwrap().is_none());
 }
 
 #[tokio::test]

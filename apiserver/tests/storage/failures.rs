@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
     net::{TcpListener, TcpStream},
+    sync::Notify,
     time::{Instant, sleep, timeout},
 };
 
@@ -87,7 +88,8 @@ async fn a_killed_etcd_loses_nothing_that_it_acknowledged() {
                         }
                         Some(Ok(Event::Progress(revision))) => assert!(revision >= last),
                         Some(Err(StorageError::Unavailable(_))) => {
-                            assert!(watch.events.next().await.is_none(), "nothing comes after an error");
+                            let more = timeout(PATIENCE, watch.events.next()).await.expect("an end in time");
+                            assert!(more.is_none(), "nothing comes after an error");
                             breaks += 1;
                             break;
                         }
@@ -210,10 +212,20 @@ async fn another_server_takes_over() {
     assert_eq!(name().await, first);
 }
 
-/// A way to etcd that can lose what comes back.
+/// A way to etcd that can fail.
 struct Relay {
     url: String,
-    loses_answers: Arc<AtomicBool>,
+    faults: Arc<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// The next answer is lost, with the connection.
+    lose_one_answer: AtomicBool,
+    /// Nothing goes through any more, and nobody is told.
+    silent: AtomicBool,
+    /// Ends the connections that there are.
+    cut: Notify,
 }
 
 impl Relay {
@@ -221,25 +233,33 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let address = etcd.url.strip_prefix("http://").unwrap().to_owned();
-        let loses_answers = Arc::new(AtomicBool::new(false));
-        let loses = Arc::clone(&loses_answers);
+        let faults = Arc::new(Faults::default());
+        let shared = Arc::clone(&faults);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&address).await.unwrap();
-                tokio::spawn(relay(client, server, Arc::clone(&loses)));
+                tokio::spawn(relay(client, server, Arc::clone(&shared)));
             }
         });
-        Self { url, loses_answers }
+        Self { url, faults }
     }
 }
 
-async fn relay(client: TcpStream, server: TcpStream, loses_answers: Arc<AtomicBool>) {
+async fn relay(client: TcpStream, server: TcpStream, faults: Arc<Faults>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let requests = tokio::spawn(async move { copy(&mut from_client, &mut to_server).await });
     let mut buffer = vec![0; 65536];
-    while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
-        if loses_answers.load(Ordering::Relaxed) {
+    loop {
+        let read = tokio::select! {
+            read = from_server.read(&mut buffer) => read,
+            () = faults.cut.notified() => break,
+        };
+        let Ok(length @ 1..) = read else { break };
+        if faults.silent.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if faults.lose_one_answer.swap(false, Ordering::Relaxed) {
             // Long enough for a commit, whose answer comes after frames that acknowledge the request.
             sleep(Duration::from_millis(300)).await;
             break;
@@ -262,12 +282,12 @@ async fn a_write_whose_answer_is_lost_is_not_repeated() {
 
     let lost = async |write: &dyn AsyncWrite| {
         let before = direct.current_revision().await.unwrap();
-        relay.loses_answers.store(true, Ordering::Relaxed);
+        relay.faults.lose_one_answer.store(true, Ordering::Relaxed);
+        // The way is open again at once: a second try would get an answer, and the wrong one.
         let outcome = write.write(&store).await;
         assert!(matches!(outcome, Err(StorageError::Unavailable(_))), "{outcome:?}");
-        relay.loses_answers.store(false, Ordering::Relaxed);
         assert_eq!(direct.current_revision().await.unwrap(), Revision(before.0 + 1), "once");
-        // A read through the same way works again at once, and says what became of it.
+        // A read says what became of it.
         store.get("/t/a", Freshness::Latest).await.unwrap().kv
     };
     let updated = lost(&Update("/t/a", first)).await.unwrap();
@@ -275,16 +295,56 @@ async fn a_write_whose_answer_is_lost_is_not_repeated() {
     assert_eq!(lost(&Delete("/t/a", updated.mod_revision)).await, None);
 
     // A read whose answer is lost is repeated.
-    relay.loses_answers.store(true, Ordering::Relaxed);
-    let read = {
-        let loses = Arc::clone(&relay.loses_answers);
-        tokio::spawn(async move {
-            sleep(Duration::from_millis(100)).await;
-            loses.store(false, Ordering::Relaxed);
-        });
-        store.get("/t/a", Freshness::Latest).await
+    relay.faults.lose_one_answer.store(true, Ordering::Relaxed);
+    assert_eq!(store.get("/t/a", Freshness::Latest).await.unwrap().kv, None);
+    assert!(!relay.faults.lose_one_answer.load(Ordering::Relaxed));
+}
+
+/// A server that turns silent is found out by the test of its connection, and not dialled for ever.
+#[tokio::test]
+async fn a_server_that_turns_silent_is_left() {
+    let (one, other) = (Etcd::start().await.store().await, Etcd::start().await.store().await);
+    create(&one.storage, "/t/name", "one").await;
+    create(&other.storage, "/t/name", "other").await;
+    let (first, second) = (Relay::start(&one.etcd).await, Relay::start(&other.etcd).await);
+    let options = Etcd3Options {
+        servers: vec![first.url.clone(), second.url.clone()],
+        connections: 1,
+        keepalive_interval: Duration::from_secs(5),
+        keepalive_timeout: Duration::from_secs(1),
+        ..Etcd3Options::default()
     };
-    assert_eq!(read.unwrap().kv, None);
+    let store = connect(options).await;
+    let name = async || store.get("/t/name", Freshness::Latest).await.unwrap().kv.unwrap().value;
+    let before = name().await;
+    let mut watch = store.watch(WatchRange::Prefix("/t/"), Revision(u64::MAX)).await.unwrap();
+    let silent = if &*before == b"one" { &first } else { &second };
+    silent.faults.silent.store(true, Ordering::Relaxed);
+    let after = timeout(PATIENCE, name()).await.expect("an answer in time");
+    assert_ne!(before, after);
+    let end = timeout(PATIENCE, watch.events.next()).await.expect("an end in time");
+    assert!(matches!(end, Some(Err(StorageError::Unavailable(_)))), "{end:?}");
+}
+
+/// After a connection was lost another server is asked, even if the first one can still be dialled.
+#[tokio::test]
+async fn a_lost_connection_is_not_made_again_blindly() {
+    let (one, other) = (Etcd::start().await.store().await, Etcd::start().await.store().await);
+    create(&one.storage, "/t/name", "one").await;
+    create(&other.storage, "/t/name", "other").await;
+    let (first, second) = (Relay::start(&one.etcd).await, Relay::start(&other.etcd).await);
+    let servers = vec![first.url.clone(), second.url.clone()];
+    let store = connect(Etcd3Options { servers, connections: 1, ..Etcd3Options::default() }).await;
+    let name = async || store.get("/t/name", Freshness::Latest).await.unwrap().kv.unwrap().value;
+    let before = name().await;
+    let used = if &*before == b"one" { &first } else { &second };
+    used.faults.silent.store(true, Ordering::Relaxed);
+    used.faults.cut.notify_waiters();
+    // The connection's end is noticed while nobody uses it.
+    sleep(Duration::from_millis(200)).await;
+    let asked = Instant::now();
+    assert_ne!(name().await, before);
+    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
 }
 
 #[async_trait::async_trait]

@@ -145,3 +145,58 @@ impl Lane {
 pub(super) fn jittered(delay: Duration) -> Duration {
     delay.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn lane(servers: &[&str]) -> Lane {
+        let targets: Arc<[Target]> = servers.iter().map(|server| Target::parse(server, None).unwrap()).collect();
+        let transport = Transport {
+            dial_timeout: Duration::from_secs(5),
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(10),
+            stream_window: 1 << 20,
+            connection_window: 1 << 20,
+        };
+        Lane::new(targets, transport, Bytes::from_static(b"/health"), 0)
+    }
+
+    #[tokio::test]
+    async fn what_failed_is_given_up_once_and_another_server_is_next() {
+        let lane = lane(&["http://a:1", "http://b:1"]);
+        let channel = tonic::transport::Endpoint::from_static("http://a:1").connect_lazy();
+        let connection = |generation| Connection { channel: channel.clone(), generation };
+        lane.state.lock().live = Some(connection(2));
+        // An older one failed late: that says nothing about this one.
+        lane.give_up(&connection(1));
+        assert!(lane.live().is_some() && lane.state.lock().next == 0);
+        lane.give_up(&connection(2));
+        assert!(lane.live().is_none() && lane.state.lock().next == 1);
+        lane.give_up(&connection(2));
+        assert_eq!(lane.state.lock().next, 1);
+    }
+
+    #[tokio::test]
+    async fn while_nothing_can_be_reached_few_attempts_are_made_for_many_calls() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let lane = lane(&[&format!("http://{}", listener.local_addr().unwrap())]);
+        let attempts = AtomicUsize::new(0);
+        let refuse = async {
+            while let Ok((connection, _)) = listener.accept().await {
+                attempts.fetch_add(1, Ordering::Relaxed);
+                drop(connection);
+            }
+        };
+        let calls = futures::future::join_all((0..200).map(|_| lane.connection()));
+        let outcomes = tokio::select! {
+            () = refuse => panic!("the listener goes on"),
+            outcomes = calls => outcomes,
+        };
+        assert!(outcomes.iter().all(Result::is_err));
+        let attempts = attempts.into_inner();
+        assert!((1..20).contains(&attempts), "{attempts}");
+    }
+}

@@ -157,3 +157,26 @@ pub async fn turns_are_shared(store: Arc<dyn Storage>) {
     let first = store.get(&key("a"), Freshness::Exact(Revision(1))).await;
     assert!(matches!(first, Err(StorageError::Compacted { .. })), "somebody compacted: {first:?}");
 }
+
+/// When the server that compacted is gone, another does, and what that one has seen is not compacted too early.
+pub async fn turns_are_taken_over(store: Arc<dyn Storage>) {
+    let store = &*store;
+    let mut gone = CompactionTurn::default();
+    let first = create(store, &key("a"), "1").await;
+    for _ in 0..3 {
+        match store.compaction_turn(&mut gone).await {
+            Ok(_) | Err(StorageError::Compacted { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    let old = update(store, &key("a"), first, "2").await;
+    let second = update(store, &key("a"), old, "3").await;
+    let mut other = CompactionTurn::default();
+    store.compaction_turn(&mut other).await.unwrap();
+    assert!(other.revision >= second);
+    let third = update(store, &key("a"), second, "4").await;
+    assert!(get(store, &key("a"), Freshness::Exact(old)).await.is_some(), "its first turn forgets nothing new");
+    store.compaction_turn(&mut other).await.unwrap();
+    assert_compacted(store.get(&key("a"), Freshness::Exact(old)).await);
+    assert_eq!(get(store, &key("a"), Freshness::Exact(third)).await, Some(kv(&key("a"), "4", third)));
+}
