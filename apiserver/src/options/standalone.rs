@@ -133,7 +133,10 @@ fn write_kubeconfig(path: &Path, address: SocketAddr, ca: &EphemeralCa) -> Resul
         }],
         "current-context": "standalone",
     });
-    let text = serde_saphyr::to_string(&kubeconfig).map_err(|error| OptionsError::Kubeconfig(error.to_string()))?;
+    // JSON is YAML, with each value on one line: YAML writers fold long ones, and tools that read lines lose the rest.
+    let mut text =
+        serde_json::to_string_pretty(&kubeconfig).map_err(|error| OptionsError::Kubeconfig(error.to_string()))?;
+    text.push('\n');
     certificates::write(path, text.as_bytes(), 0o600)?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::Parser;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -136,6 +137,12 @@ async fn a_server_alone_lets_only_its_kubeconfig_in() {
     let stopped = stop.clone();
     let running = tokio::spawn(server.run(async move { stopped.cancelled().await }));
 
+    let text = fs::read_to_string(&path).unwrap();
+    for field in ["certificate-authority-data", "client-certificate-data", "client-key-data"] {
+        let line = text.lines().find(|line| line.contains(field)).unwrap();
+        let value = line.split_once(": ").unwrap().1.trim_matches(['"', ',']);
+        assert!(BASE64_STANDARD.decode(value).unwrap().starts_with(b"-----BEGIN "), "{line}");
+    }
     let file = Kubeconfig::read_from(&path).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
     let client = kube::Client::try_from(config.clone()).unwrap();
