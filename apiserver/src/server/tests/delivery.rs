@@ -88,10 +88,9 @@ async fn over_http1_the_connection_ends_that_is_not_read() {
 
     // A connection that is read carries one answer after the other, whatever the time of the first was.
     let mut client = server.http1(None).await;
-    for _ in 0..3 {
-        assert_eq!(client.get(ECHO, &[]).await.code, StatusCode::OK);
-        tokio::time::sleep(Duration::from_millis(1100)).await;
-    }
+    assert_eq!(client.get(ECHO, &[]).await.code, StatusCode::OK);
+    tokio::time::sleep(Duration::from_millis(2300)).await;
+    assert_eq!(client.get(ECHO, &[]).await.code, StatusCode::OK);
     server.stop().await.unwrap();
 }
 

@@ -109,6 +109,35 @@ async fn with_the_authorizer_down_only_what_is_certain_is_allowed() {
 }
 
 #[tokio::test]
+async fn the_question_has_the_selectors() {
+    let cluster = Cluster::start(StatusCode::OK, json!({"allowed": true})).await;
+    let authorizer = delegating(&cluster, Duration::ZERO);
+    let server = Running::start_with(authorizer, None, |config| config, |_| {}).await;
+    let echoes = "/apis/example.test/v1/namespaces/default/echoes";
+    for (labels, requirements) in [
+        ("size%3Dbig", json!([{ "key": "size", "operator": "In", "values": ["big"] }])),
+        ("size!%3Dbig", json!([{ "key": "size", "operator": "NotIn", "values": ["big"] }])),
+        (
+            "size%20in%20(b,a),!old,tier",
+            json!([
+                { "key": "old", "operator": "DoesNotExist" },
+                { "key": "size", "operator": "In", "values": ["a", "b"] },
+                { "key": "tier", "operator": "Exists" },
+            ]),
+        ),
+        ("size%3E3", json!(null)),
+    ] {
+        server.get(&format!("{echoes}?labelSelector={labels}&fieldSelector=metadata.name%3Dx")).await;
+        let asked = cluster.last.lock().clone();
+        let asked = &asked["resourceAttributes"];
+        assert_eq!(asked["labelSelector"]["requirements"], requirements, "{labels}: {asked}");
+        let name = json!([{ "key": "metadata.name", "operator": "In", "values": ["x"] }]);
+        assert_eq!(asked["fieldSelector"]["requirements"], name);
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_same_question_is_asked_once_at_a_time() {
     let cluster = Cluster::start(StatusCode::OK, json!({"allowed": true})).await;
     let server = Running::start_with(delegating(&cluster, Duration::from_secs(600)), None, |c| c, |_| {}).await;
