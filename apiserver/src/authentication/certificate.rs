@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use ring::digest;
 use rustls_pki_types::{CertificateDer, UnixTime};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::prelude::{FromDer as _, X509Certificate, X509Version};
 
 use super::{AuthenticationError, CaBundle};
 use crate::request::UserInfo;
@@ -17,6 +17,11 @@ const VERDICT_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The object identifier of a user's unique id in a certificate's subject (k8s.io/apimachinery `pkg/apis/asn1`).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
+
+/// What is told to whoever issued a certificate that is not of version 3.
+const OLD_VERSION: &str = " (it is an X.509 certificate of version 1 or 2, and only version 3 can be verified: issue it \
+    anew with extensions, for example by \"openssl x509 -req … -extfile client.ext\" with a file client.ext that says \
+    \"extendedKeyUsage = clientAuth\")";
 
 /// The other end of a connection.
 #[derive(Default)]
@@ -67,7 +72,11 @@ impl Peer {
             }
         };
         outcome.map_err(|error| {
-            AuthenticationError::new(format!("verifying the client certificate {} failed: {error}", self.describe()))
+            let hint = if self.is_old() { OLD_VERSION } else { "" };
+            AuthenticationError::new(format!(
+                "verifying the client certificate {} failed: {error}{hint}",
+                self.describe()
+            ))
         })
     }
 
@@ -101,6 +110,12 @@ impl Peer {
     /// When the certificate cannot be read.
     pub fn common_name(&self) -> Result<String, AuthenticationError> {
         self.chain.first().map_or_else(|| Ok(String::new()), |certificate| Ok(subject(certificate)?.common_name))
+    }
+
+    /// Whether the certificate is of another version than 3.
+    fn is_old(&self) -> bool {
+        let parsed = self.chain.first().map(|certificate| X509Certificate::from_der(certificate));
+        matches!(parsed, Some(Ok((_, parsed))) if parsed.version() != X509Version::V3)
     }
 
     fn describe(&self) -> String {
@@ -139,6 +154,15 @@ mod tests {
     use rustls_pki_types::pem::PemObject as _;
 
     use super::*;
+
+    #[test]
+    fn an_old_version_is_told_with_its_remedy() {
+        let pem = include_bytes!("../server/tests/testdata/version1.pem");
+        let peer = Peer::new(vec![CertificateDer::from_pem_slice(pem).unwrap()]);
+        let error = peer.user(&CaBundle::from_pem(pem).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("only version 3 can be verified") && error.contains("clientAuth"), "{error}");
+        assert!(error.contains("CN=jane"), "{error}");
+    }
 
     #[test]
     fn subjects_are_read_as_go_reads_them() {

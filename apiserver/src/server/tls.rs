@@ -5,16 +5,22 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+    CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
     client::danger::HandshakeSignatureValid,
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key},
     server::danger::{ClientCertVerified, ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 use tokio_util::sync::CancellationToken;
+use x509_parser::{
+    asn1_rs::{Any, FromDer as _},
+    certificate::X509Certificate,
+    x509::{SubjectPublicKeyInfo, X509Version},
+};
 
-use super::certificates::{CertificateError, KeyPairFiles, SharedKey};
+use super::certificates::{self, KeyPairFiles, SharedKey};
 use crate::authentication::{Trust, trust::provider};
 
 /// How often files are looked at. Mounted Secrets change by a rename that file notifications miss.
@@ -84,13 +90,18 @@ impl ServingTls {
     ///
     /// # Errors
     /// When the certificate cannot be used.
-    pub fn new(files: KeyPairFiles, settings: TlsSettings, trust: Arc<Trust>) -> Result<Self, CertificateError> {
+    pub fn new(
+        files: KeyPairFiles,
+        settings: TlsSettings,
+        trust: Arc<Trust>,
+    ) -> Result<Self, certificates::CertificateError> {
         let key = Arc::new(files.load()?);
-        let config = settings.build(key.clone(), trust.subjects()).map_err(|error| CertificateError::Pair {
-            certificate: files.certificate.clone(),
-            key: files.key.clone(),
-            error,
-        })?;
+        let config =
+            settings.build(key.clone(), trust.subjects()).map_err(|error| certificates::CertificateError::Pair {
+                certificate: files.certificate.clone(),
+                key: files.key.clone(),
+                error,
+            })?;
         Ok(Self { files, settings, trust, current: ArcSwap::from_pointee(config), key: ArcSwap::new(key) })
     }
 
@@ -137,6 +148,40 @@ impl ServingTls {
 
 // === impl ProofOfPossession ===
 
+impl ProofOfPossession {
+    /// The key of a certificate whose version is too old for the library: it reads version 3 alone. The handshake is to
+    /// succeed all the same, so that the client is told over HTTP, and the log why.
+    fn old_key<'a>(cert: &'a CertificateDer<'_>) -> Option<SubjectPublicKeyInfo<'a>> {
+        let (_, parsed) = X509Certificate::from_der(cert).ok()?;
+        (parsed.version() != X509Version::V3).then_some(parsed.tbs_certificate.subject_pki)
+    }
+
+    /// As the library does it for a certificate that it can read: each algorithm of the scheme that fits the key is tried.
+    fn verify_old_tls12(
+        &self,
+        key: &SubjectPublicKeyInfo<'_>,
+        message: &[u8],
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = self.provider.signature_verification_algorithms.mapping.iter();
+        let possible = known.filter(|(scheme, _)| *scheme == dss.scheme).flat_map(|(_, algorithms)| *algorithms);
+        let identifier = algorithm_identifier(key.raw);
+        let bits = &*key.subject_public_key.data;
+        possible
+            .filter(|algorithm| identifier == Some(algorithm.public_key_alg_id().as_ref()))
+            .any(|algorithm| algorithm.verify_signature(bits, message, dss.signature()).is_ok())
+            .then(HandshakeSignatureValid::assertion)
+            .ok_or_else(|| CertificateError::BadSignature.into())
+    }
+}
+
+/// What says of which kind a public key is: the content of the first element of a `SubjectPublicKeyInfo`.
+fn algorithm_identifier(key: &[u8]) -> Option<&[u8]> {
+    let (_, outer) = Any::from_der(key).ok()?;
+    let (_, algorithm) = Any::from_der(outer.data).ok()?;
+    Some(algorithm.data)
+}
+
 impl ClientCertVerifier for ProofOfPossession {
     fn client_auth_mandatory(&self) -> bool {
         false
@@ -162,7 +207,10 @@ impl ClientCertVerifier for ProofOfPossession {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        match Self::old_key(cert) {
+            Some(key) => self.verify_old_tls12(&key, message, dss),
+            None => verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms),
+        }
     }
 
     fn verify_tls13_signature(
@@ -171,7 +219,11 @@ impl ClientCertVerifier for ProofOfPossession {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        let known = &self.provider.signature_verification_algorithms;
+        match Self::old_key(cert) {
+            Some(key) => verify_tls13_signature_with_raw_key(message, &key.raw.into(), dss, known),
+            None => verify_tls13_signature(message, cert, dss, known),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -100,6 +100,37 @@ async fn client_certificates_are_of_the_client_ca_or_nothing() {
 }
 
 #[tokio::test]
+async fn a_certificate_of_an_old_version_is_nobody_but_can_connect() {
+    let (pem, key) = (include_bytes!("testdata/version1.pem"), include_bytes!("testdata/version1.key"));
+    let old = ClientCertificate::from_pem(pem, key);
+    let stranger = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let stolen = ClientCertificate::from_pem(pem, stranger.as_bytes());
+    let server = Running::start().await;
+    for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+        let answer = async |certificate: &ClientCertificate| {
+            let stream = server.tls_of(&[version], Some(certificate), b"http/1.1").await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake::<_, http_body_util::Full<bytes::Bytes>>(
+                    hyper_util::rt::TokioIo::new(stream),
+                )
+                .await
+                .map_err(std::io::Error::other)?;
+            tokio::spawn(connection);
+            let request = request(http::Method::GET, ECHO, &[]);
+            let response = sender.send_request(request).await.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>(Answer::read(response).await.user())
+        };
+        server.trust.set_client_ca(Authority::new("client-ca").bundle());
+        assert_eq!(answer(&old).await.unwrap(), "401");
+        // Even of itself it does not vouch for anybody.
+        server.trust.set_client_ca(crate::authentication::CaBundle::from_pem(pem).unwrap());
+        assert_eq!(answer(&old).await.unwrap(), "401");
+        assert!(answer(&stolen).await.is_err(), "who does not hold its key does not get that far");
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_new_ca_takes_effect_on_open_connections() {
     let server = Running::start().await;
     let (old, new) = (Authority::new("client-ca"), Authority::new("client-ca"));

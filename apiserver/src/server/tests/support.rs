@@ -128,6 +128,14 @@ impl Authority {
     }
 }
 
+impl ClientCertificate {
+    /// A certificate and a key, both in PEM. The key need not fit.
+    pub(super) fn from_pem(certificate: &[u8], key: &[u8]) -> Self {
+        let chain = CertificateDer::pem_slice_iter(certificate).map(Result::unwrap).collect();
+        Self { chain, key: Arc::new(PrivateKeyDer::from_pem_slice(key).unwrap()) }
+    }
+}
+
 impl Leaf {
     pub(super) fn named(common_name: &'static str) -> Self {
         Self { common_name, organization: None, usage: ExtendedKeyUsagePurpose::ClientAuth, valid: (-1, 1) }
@@ -210,15 +218,24 @@ impl Running {
         certificate: Option<&ClientCertificate>,
         alpn: &[u8],
     ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        self.tls_of(rustls::DEFAULT_VERSIONS, certificate, alpn).await
+    }
+
+    pub(super) async fn tls_of(
+        &self,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        certificate: Option<&ClientCertificate>,
+        alpn: &[u8],
+    ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
         let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(self.roots.clone());
         let mut config = match certificate {
             Some(c) => {
                 // Whatever CAs the server hints at: a client with bad intentions sends what it likes.
-                let key =
-                    rustls::sign::CertifiedKey::from_der(c.chain.clone(), c.key.clone_key(), &provider()).unwrap();
+                let key = provider().key_provider.load_private_key(c.key.clone_key()).unwrap();
+                let key = rustls::sign::CertifiedKey::new(c.chain.clone(), key);
                 builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)))
             }
             None => builder.with_no_client_auth(),
@@ -231,10 +248,7 @@ impl Running {
     }
 
     pub(super) async fn http1(&self, certificate: Option<&ClientCertificate>) -> Client1 {
-        let stream = self.tls(certificate, b"http/1.1").await.unwrap();
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        Client1(sender)
+        Client1::over(self.tls(certificate, b"http/1.1").await.unwrap()).await
     }
 
     pub(super) async fn http2(&self) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
@@ -275,6 +289,12 @@ pub(super) struct Answer {
 }
 
 impl Client1 {
+    pub(super) async fn over(stream: tokio_rustls::client::TlsStream<TcpStream>) -> Self {
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Self(sender)
+    }
+
     pub(super) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Answer {
         self.send(Method::GET, path, headers).await
     }
