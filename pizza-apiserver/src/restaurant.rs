@@ -12,7 +12,7 @@ use apiserver::{
     scheme::Kind,
     server::{PreparedServer, VersionInfo},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     GROUP,
@@ -38,12 +38,12 @@ pub async fn server(options: &RecommendedOptions) -> anyhow::Result<PreparedServ
     let RecommendedConfig { mut config, storage, cluster, min_watch_timeout, .. } =
         options.config(VersionInfo::of_crate(env!("CARGO_PKG_VERSION"))).await?;
 
-    let authorizer = config.authorizer_handle();
+    let (authorizer, tasks) = (config.authorizer_handle(), config.tasks().clone());
     let environment = |admission: Chain| Environment {
         storage: storage.clone(),
         admission: Arc::new(admission),
         authorizer: authorizer.clone(),
-        tasks: TaskTracker::new(),
+        tasks: tasks.clone(),
         min_request_timeout: min_watch_timeout,
     };
     let orders = Arc::new(Orders::new(authorizer.clone()));
@@ -75,7 +75,6 @@ pub async fn server(options: &RecommendedOptions) -> anyhow::Result<PreparedServ
     }
     let chain = options.admission.chain(plugins.on(PizzaToppings::new(menu.clone())))?;
     let environment = environment(chain);
-    let writes = environment.tasks.clone();
     let pizzas = Store::new(pizza_kind(), PizzaStrategy::new(menu.clone()), environment.clone());
     let pricer = Pricer::new(due, menu, pizza_informer.clone(), pizzas.clone());
 
@@ -102,10 +101,6 @@ pub async fn server(options: &RecommendedOptions) -> anyhow::Result<PreparedServ
             async move { pizza_informer.follow(&pizzas, stop).await }
         });
         tasks.spawn(price_while_leading(pricer, storage, stop));
-        Ok(())
-    });
-    server.add_pre_shutdown_hook("finish-writes", move |_| async move {
-        writes.close();
         Ok(())
     });
     Ok(server.prepare()?)

@@ -7,9 +7,11 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
 };
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -26,6 +28,8 @@ use crate::{
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often failed handshakes are logged at most: whoever can reach the port can make them.
+const HANDSHAKE_LOG_PAUSE: Duration = Duration::from_secs(1);
 /// How long after its handshake a connection may be without a request
 /// (k8s.io/apiserver `pkg/server/secure_serving.go`, `ReadHeaderTimeout`).
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(32);
@@ -81,6 +85,14 @@ pub(super) struct Acceptor {
     /// Connections end now.
     pub(super) abort: CancellationToken,
     pub(super) connections: TaskTracker,
+    pub(super) handshake_log: Mutex<Sparingly>,
+}
+
+/// Something that is said at most once in a while.
+#[derive(Default)]
+pub(super) struct Sparingly {
+    last: Option<Instant>,
+    unsaid: u64,
 }
 
 // === impl Bounds ===
@@ -88,6 +100,20 @@ pub(super) struct Acceptor {
 impl Default for Bounds {
     fn default() -> Self {
         Self { connections: 10_000, http2_streams: 1000, first_request: FIRST_REQUEST_TIMEOUT, idle: IDLE_TIMEOUT }
+    }
+}
+
+// === impl Sparingly ===
+
+impl Sparingly {
+    /// Whether it may be said now, and if so, how often it was not said since the last time.
+    fn next(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now < last + HANDSHAKE_LOG_PAUSE) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
     }
 }
 
@@ -196,7 +222,10 @@ impl Acceptor {
 
     fn handshake_failed(&self, address: SocketAddr, error: &io::Error) {
         self.handler.metrics.handshake_errors.inc();
-        tracing::debug!(%error, %address, "TLS handshake error");
+        match self.handshake_log.lock().next(Instant::now()) {
+            Some(unsaid) => tracing::info!(%error, %address, unsaid, "TLS handshake error"),
+            None => tracing::debug!(%error, %address, "TLS handshake error"),
+        }
     }
 
     /// What the handshake agreed on is spoken; a client that agreed on nothing speaks HTTP/1.1, as with Go.
@@ -240,4 +269,17 @@ fn is_of_one_connection(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_sparingly_is_counted_in_between() {
+        let (mut log, begin) = (Sparingly::default(), Instant::now());
+        let at = |tenths: u32| begin + HANDSHAKE_LOG_PAUSE * tenths / 10;
+        let said: Vec<_> = [0, 1, 9, 10, 11, 30].map(|tenths| log.next(at(tenths))).into();
+        assert_eq!(said, [Some(0), None, None, Some(2), None, Some(1)]);
+    }
 }

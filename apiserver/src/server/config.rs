@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Check, Lifecycle, Metrics, Server, VersionInfo, accept::Bounds, chain::Manners, inflight::InFlight, tls::ServingTls,
@@ -43,6 +43,7 @@ struct Rest {
     metrics: Metrics,
     lifecycle: Lifecycle,
     loopback: Loopback,
+    tasks: TaskTracker,
     checks: Vec<Check>,
     readiness: Vec<Check>,
     background: Vec<Background>,
@@ -62,6 +63,7 @@ pub struct CompletedConfig {
     pub(super) metrics: Metrics,
     pub(super) lifecycle: Lifecycle,
     pub(super) loopback: Loopback,
+    pub(super) tasks: TaskTracker,
     pub(super) checks: Vec<Check>,
     pub(super) readiness: Vec<Check>,
     pub(super) background: Vec<Background>,
@@ -100,6 +102,7 @@ impl Config {
                 metrics: Metrics::default(),
                 lifecycle: Lifecycle::default(),
                 loopback: Loopback::default(),
+                tasks: TaskTracker::new(),
                 checks: Vec::new(),
                 readiness: Vec::new(),
                 background: Vec::new(),
@@ -191,6 +194,12 @@ impl<S, N, Z> Config<S, N, Z> {
         &self.rest.loopback
     }
 
+    /// Where what does not run within its request is tracked, for
+    /// [`Environment::tasks`](crate::registry::Environment::tasks). Before the server ends, it waits for these tasks.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.rest.tasks
+    }
+
     /// The signals of the server's life.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.rest.lifecycle
@@ -226,6 +235,7 @@ impl Config<Serving, Arc<dyn Authenticator>, Arc<dyn Authorizer>> {
             metrics,
             lifecycle,
             loopback,
+            tasks,
             checks,
             readiness,
             background,
@@ -243,6 +253,7 @@ impl Config<Serving, Arc<dyn Authenticator>, Arc<dyn Authorizer>> {
             metrics,
             lifecycle,
             loopback,
+            tasks,
             checks,
             readiness,
             background,

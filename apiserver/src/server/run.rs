@@ -10,6 +10,7 @@ use super::{
     accept::Acceptor,
     hooks::{Hook, HookContext, HookError},
 };
+use crate::registry::store::WRITE_TIMEOUT;
 
 /// How long background tasks and aborted connections may take to end, before the server goes without them.
 const LAST_GRACE: Duration = Duration::from_secs(5);
@@ -61,7 +62,7 @@ impl PreparedServer {
 
     /// Serves until `shutdown` completes, and then ends in this order: `/readyz` fails at once; pre-shutdown hooks run and
     /// the delay for load balancers passes, while everything is still served; no more connections are accepted, and
-    /// watches end; requests are answered; connections and background tasks end.
+    /// watches end; requests are answered; connections, writes without a client and background tasks end.
     ///
     /// # Errors
     /// When a hook fails.
@@ -86,6 +87,7 @@ impl PreparedServer {
             close: CancellationToken::new(),
             abort: CancellationToken::new(),
             connections: TaskTracker::new(),
+            handshake_log: parking_lot::Mutex::default(),
         });
         match config.serving.listener.local_addr() {
             Ok(address) => tracing::info!(%address, "serving"),
@@ -134,6 +136,16 @@ impl PreparedServer {
                 "ending connections that do not end by themselves"
             );
             acceptor.abort.cancel();
+        }
+        // Writes whose request was given up, or whose client is gone, come to their end.
+        config.tasks.close();
+        let patience = config.shutdown_timeout.min(WRITE_TIMEOUT);
+        if tokio::time::timeout(patience, config.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                ?patience,
+                tasks = config.tasks.len(),
+                "some writes did not end in time; whether they happened is not known"
+            );
         }
         lifecycle.drained.cancel();
         tasks.close();

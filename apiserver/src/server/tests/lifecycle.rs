@@ -134,6 +134,33 @@ async fn late_requests_can_be_told_to_try_elsewhere() {
 }
 
 #[tokio::test]
+async fn what_outlives_its_request_is_waited_for() {
+    let (release, released) = oneshot::channel::<()>();
+    let (done, mut is_done) = oneshot::channel();
+    let server = Running::start_with(
+        Arc::new(AllowAll),
+        None,
+        |config| {
+            config.tasks().spawn(async move {
+                released.await.unwrap();
+                done.send(()).unwrap();
+            });
+            config
+        },
+        |_| {},
+    )
+    .await;
+    let address = server.address;
+    let stopping = tokio::spawn(server.stop());
+    eventually("a closed port", async || tokio::net::TcpStream::connect(address).await.is_err()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!stopping.is_finished());
+    release.send(()).unwrap();
+    stopping.await.unwrap().unwrap();
+    is_done.try_recv().unwrap();
+}
+
+#[tokio::test]
 async fn probes_do_not_hold_the_end_up() {
     let manners = Manners { send_retry_after: true, request_timeout: Duration::from_secs(20), ..Manners::default() };
     let (check, mut asked) = (Arc::new(tokio::sync::Notify::new()), false);
