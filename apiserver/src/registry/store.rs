@@ -18,7 +18,6 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 
-pub(super) use self::update::parse_resource_version;
 pub use self::{
     delete::Deleted,
     informer::{Change, Informer},
@@ -26,6 +25,7 @@ pub use self::{
     update::{Preconditions, Updated},
     watch::{Events, WatchEvent},
 };
+pub(super) use self::{list::take_turns, update::parse_resource_version};
 use super::{
     errors::{self, Operation},
     keys::Keys,

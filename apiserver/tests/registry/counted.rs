@@ -1,17 +1,26 @@
 //! How often the storage is asked, and what becomes of a copy that it was not told everything: on the storage in memory,
 //! where that can be brought about.
 
-use std::{sync::Arc, time::Duration};
-
-use crate::{
-    api::{Api, FLUNDERS},
-    counting::Counting,
-    flunder::{Flunder, Flunders},
-    informer::{follow, key, stored, told},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
+
 use apiserver::{
     registry::Informer,
     storage::{Expected, Freshness, Storage as _, memory::MemoryOptions},
+};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    api::{Api, FLUNDERS, flunder},
+    counting::Counting,
+    flunder::{Flunder, Flunders},
+    informer::{follow, key, stored, told},
 };
 
 #[tokio::test(start_paused = true)]
@@ -30,6 +39,40 @@ async fn a_read_of_the_future_asks_the_storage_seldom() {
         assert!((5..=12).contains(&reads), "{uri}: {reads} reads");
         assert_eq!(begin.elapsed().as_secs(), 3, "{uri}");
     }
+}
+
+#[tokio::test]
+async fn a_long_list_keeps_nobody_waiting() {
+    let api = Api::new().await;
+    let turns = Arc::new(AtomicUsize::new(0));
+    let others = Arc::clone(&turns);
+    let _others = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            others.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    }));
+    for i in 0..2_048 {
+        api.storage.put(&key(&format!("f{i}")), Expected::Absent, stored("f", 1), None).await.unwrap();
+    }
+    let gzip = ("accept-encoding", "gzip");
+    for accept in ["application/json", "application/json;as=Table;g=meta.k8s.io;v=v1"] {
+        let before = turns.load(Ordering::Relaxed);
+        let list = api.send("GET", FLUNDERS, &[("accept", accept), gzip], b"").await;
+        let turns = turns.load(Ordering::Relaxed) - before;
+        assert!(list.code == 200 && turns >= 2 * (2_048 / 256), "{turns} turns while objects are read and written");
+    }
+
+    // Few objects, and large ones: it is the compression that takes its time.
+    let large = FLUNDERS.replace("default", "large");
+    for i in 0..20 {
+        let mut object = flunder(&format!("f{i}"));
+        object["metadata"]["annotations"] = json!({ "text": "x".repeat(100_000) });
+        api.post(&large, &object).await.is(201);
+    }
+    let before = turns.load(Ordering::Relaxed);
+    assert_eq!(api.send("GET", &large, &[gzip], b"").await.code, 200);
+    assert!(turns.load(Ordering::Relaxed) > before);
 }
 
 /// Names and versions of all objects in the copy.

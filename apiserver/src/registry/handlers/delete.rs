@@ -54,7 +54,7 @@ impl<S: Strategy> ResourceHandler<S> {
             tracing::error!(%error, "the deletion of a collection ended abnormally");
             Status::internal_error("the deletion ended abnormally")
         })??;
-        self.list_reply(request, &format, &collected)
+        self.list_reply(request, &format, &collected).await
     }
 
     /// The options in the body, or, when there is none, in the query.

@@ -13,13 +13,16 @@ use crate::{
     partial::{self, PartialListWriter},
     query,
     registry::{
-        store::{List, Store},
+        store::{List, Store, take_turns},
         strategy::Strategy,
     },
     status::Status,
     table::{Column, IncludeObject, RowObject, TableWriter},
     validation::{FieldError, Path},
 };
+
+/// Lists longer than this are laid out and compressed where they keep no other task waiting, in bytes.
+const LARGE: usize = 1024 * 1024;
 
 /// Writes objects of one resource and version in one form.
 pub(super) struct Encoder<S: Strategy> {
@@ -48,9 +51,17 @@ impl<S: Strategy> ResourceHandler<S> {
     }
 
     /// Answers with a list.
-    pub(super) fn list_reply(&self, request: &Request, format: &OutputFormat, list: &List<S::Object>) -> Reply {
-        let json = Encoder::new(self, request, format.transform)?.list(list)?;
-        Ok(response::json(StatusCode::OK, format, &request.headers, json))
+    pub(super) async fn list_reply(&self, request: &Request, format: &OutputFormat, list: &List<S::Object>) -> Reply {
+        let json = Encoder::new(self, request, format.transform)?.list(list).await?;
+        if json.len() <= LARGE {
+            return Ok(response::json(StatusCode::OK, format, &request.headers, json));
+        }
+        let (format, headers) = (*format, request.headers.clone());
+        let rendering = tokio::task::spawn_blocking(move || response::json(StatusCode::OK, &format, &headers, json));
+        rendering.await.map_err(|error| {
+            tracing::error!(%error, "the rendering of a list ended abnormally");
+            Status::internal_error("the answer could not be rendered")
+        })
     }
 }
 
@@ -109,23 +120,25 @@ impl<S: Strategy> Encoder<S> {
     ///
     /// # Errors
     /// 406 when the form is one of single objects; 500 when an object cannot be encoded.
-    pub(super) fn list(&self, list: &List<S::Object>) -> Result<Vec<u8>, Status> {
+    pub(super) async fn list(&self, list: &List<S::Object>) -> Result<Vec<u8>, Status> {
         let kind = self.store.kind();
         let metadata = list.metadata();
         match self.transform {
             Transform::None => {
                 let api_version = kind.in_version(&self.version).api_version();
                 let mut writer = ListWriter::new(&kind.list_kind(), &api_version, &metadata);
-                for object in &list.items {
+                for (seen, object) in list.items.iter().enumerate() {
                     let written = writer.with_item(|buffer| kind.encode_item_to(&self.version, object, buffer));
                     written.map_err(unencodable)?;
+                    take_turns(seen).await;
                 }
                 Ok(writer.finish())
             }
             Transform::PartialObjectMetadataList { version } => {
                 let mut writer = PartialListWriter::new(version, &metadata);
-                for object in &list.items {
+                for (seen, object) in list.items.iter().enumerate() {
                     writer.item(object.metadata());
+                    take_turns(seen).await;
                 }
                 Ok(writer.finish())
             }
@@ -136,8 +149,9 @@ impl<S: Strategy> Encoder<S> {
             ))),
             Transform::Table { version } => {
                 let mut table = TableWriter::new(version, &metadata, self.columns.as_deref());
-                for object in &list.items {
+                for (seen, object) in list.items.iter().enumerate() {
                     self.row(&mut table, object)?;
+                    take_turns(seen).await;
                 }
                 Ok(table.finish())
             }

@@ -8,7 +8,7 @@ impl<S: Strategy> ResourceHandler<S> {
         let format = request.output()?;
         let options = list_options(request)?;
         let list = self.store.list(&request.context.info.namespace, &options).await?;
-        self.list_reply(request, &format, &list)
+        self.list_reply(request, &format, &list).await
     }
 }
 

@@ -209,9 +209,7 @@ impl<S: Strategy> Store<S> {
                 if limit > 0 && items.len() >= limit {
                     break;
                 }
-                if seen % YIELD_AFTER == YIELD_AFTER - 1 {
-                    tokio::task::yield_now().await;
-                }
+                take_turns(seen).await;
             }
             rest += keys.len() as u64;
             let Some(last) = last.filter(|_| rest > 0) else {
@@ -281,6 +279,13 @@ impl<S: Strategy> Store<S> {
     fn select(&self, kv: &KeyValue, selection: &Selection) -> Result<Option<S::Object>, Status> {
         let object = self.decode(kv)?;
         Ok(selection.matches(&object).then_some(object))
+    }
+}
+
+/// Between objects of which there may be many: lets other tasks have their turn now and then. `seen` is this one's index.
+pub(in crate::registry) async fn take_turns(seen: usize) {
+    if seen % YIELD_AFTER == YIELD_AFTER - 1 {
+        tokio::task::yield_now().await;
     }
 }
 
