@@ -14,7 +14,7 @@ use tonic::Status;
 
 pub use self::{
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
-    lease::{KeepAlive, Revoke, TimeToLive},
+    lease::{KeepAlive, KeepAliveStream, Revoke, TimeToLive},
     typed::{Rpc, Typed},
     watch::WatchStream,
 };
@@ -35,6 +35,11 @@ pub struct View<'a> {
     pub meta: &'a TenantKeys,
     /// The mapping of lease ids, if it has been loaded.
     pub leases: Option<&'a LeaseCipher>,
+    /// The mapping that stands in for requests of a tenant without one. Such a tenant has never been granted a lease, so any
+    /// id that it names has to lead to one that nobody was granted: this mapping is of a secret that nobody else has.
+    pub stand_in: Option<&'a LeaseCipher>,
+    /// Whether the request is one of a tenant that has never been granted a lease.
+    pub never_granted: bool,
     /// The lowest revision that the tenant may read, if it has been loaded; -1 when the tenant never compacted.
     pub watermark: Option<i64>,
     /// Operations that a Txn may have, as the upstream's `--max-txn-ops`.
@@ -44,8 +49,11 @@ pub struct View<'a> {
 /// Why a message cannot be passed on, or not yet.
 #[derive(Debug)]
 pub enum Interrupt {
-    /// The mapping of lease ids has to be loaded first; then the same message can be tried again.
+    /// A request names a lease, so the mapping of lease ids has to be looked for first; then the same message can be tried
+    /// again.
     NeedsLeases,
+    /// An answer holds a lease, so there has to be a mapping of lease ids; then the same message can be tried again.
+    MeetsLease,
     /// The watermark has to be loaded first; then the same message can be tried again.
     NeedsWatermark,
     /// The client gets this answer.
@@ -72,11 +80,25 @@ pub trait Rewriter: Send + Sync {
 // === impl View ===
 
 impl View<'_> {
+    /// The mapping of the ids in a request, and of those that its answer repeats.
+    fn of_request(&self) -> Option<&LeaseCipher> {
+        if self.never_granted { self.stand_in } else { self.leases }
+    }
+
     /// The upstream's id for a tenant's lease id.
     fn lease_to_upstream(&self, id: i64) -> Result<i64, Interrupt> {
-        match (id, self.leases) {
+        match (id, self.of_request()) {
             (0, _) => Ok(0),
             (id, Some(leases)) => Ok(leases.to_upstream(id)?),
+            (_, None) => Err(Interrupt::NeedsLeases),
+        }
+    }
+
+    /// The tenant's id for the lease id in an answer that is the one of the request.
+    fn repeated_lease(&self, id: i64) -> Result<i64, Interrupt> {
+        match (id, self.of_request()) {
+            (0, _) => Ok(0),
+            (id, Some(leases)) => Ok(leases.to_tenant(id)?),
             (_, None) => Err(Interrupt::NeedsLeases),
         }
     }
@@ -86,7 +108,7 @@ impl View<'_> {
         match (id, self.leases) {
             (0, _) => Ok(0),
             (id, Some(leases)) => Ok(leases.to_tenant(id)?),
-            (_, None) => Err(Interrupt::NeedsLeases),
+            (_, None) => Err(Interrupt::MeetsLease),
         }
     }
 

@@ -81,6 +81,7 @@ struct Inner {
     upstream: Upstream,
     metrics: Metrics,
     leases: OnceCell<LeaseCipher>,
+    stand_in: OnceCell<LeaseCipher>,
     watermark: Watermark,
     range_streams: Arc<Semaphore>,
     stop: CancellationToken,
@@ -119,6 +120,7 @@ impl Tenant {
             upstream,
             metrics,
             leases: OnceCell::new(),
+            stand_in: OnceCell::new(),
             watermark,
             range_streams,
             stop,
@@ -173,19 +175,23 @@ impl Tenant {
             prefix: &inner.config.prefix,
             meta: &inner.keys,
             leases: inner.leases.get(),
+            stand_in: inner.stand_in.get(),
+            never_granted: false,
             watermark: inner.watermark.get(),
             max_txn_ops: inner.config.max_txn_ops,
         }
     }
 
-    /// Does what an interrupted rewrite waits for, after which it can be tried again.
+    /// Does what an interrupted rewrite waits for, after which it can be tried again. Returns whether it has turned out that
+    /// the tenant has never been granted a lease, which the next try has to know.
     ///
     /// # Errors
     /// What the client gets if it cannot go on.
-    pub async fn resolve(&self, interrupt: Interrupt) -> Result<(), Status> {
+    pub async fn resolve(&self, interrupt: Interrupt) -> Result<bool, Status> {
         match interrupt {
-            Interrupt::NeedsLeases => self.leases().await.map(drop),
-            Interrupt::NeedsWatermark => self.watermark().await.map(drop),
+            Interrupt::NeedsLeases => self.never_granted().await,
+            Interrupt::MeetsLease => self.leases().await.map(|_| false),
+            Interrupt::NeedsWatermark => self.watermark().await.map(|_| false),
             Interrupt::Refused(status) => Err(status),
             Interrupt::Foreign => {
                 self.0.metrics.foreign_keys.inc();
@@ -217,7 +223,22 @@ impl Tenant {
         }
     }
 
-    /// The mapping of lease ids, loaded or made at its first use.
+    /// Loads the mapping of lease ids if there is one, and sees to one that can stand in for it if there is none. Returns
+    /// whether there is none.
+    async fn never_granted(&self) -> Result<bool, Status> {
+        let inner = &*self.0;
+        if inner.leases.get().is_some() {
+            return Ok(false);
+        }
+        if let Some(stored) = leases::load(&inner.upstream, &inner.keys).await? {
+            inner.leases.get_or_init(|| async { stored }).await;
+            return Ok(false);
+        }
+        inner.stand_in.get_or_try_init(|| async { leases::stand_in() }).await?;
+        Ok(true)
+    }
+
+    /// The mapping of lease ids, loaded, or made for the tenant's first lease.
     ///
     /// # Errors
     /// When the upstream cannot be reached or the stored secret cannot be read.

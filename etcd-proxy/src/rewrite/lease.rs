@@ -1,12 +1,15 @@
 //! The Lease service, as far as its messages are passed on: Revoke, KeepAlive and TimeToLive.
 
-use bytes::Bytes;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
 use proto::etcdserverpb::{
     LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
     LeaseTimeToLiveResponse,
 };
 
-use super::{Interrupt, Rpc, View};
+use super::{Interrupt, Rewriter, Rpc, Typed, View};
+use crate::unknown::{Schema, SchemaError};
 
 /// `Lease.LeaseRevoke`.
 #[derive(Debug)]
@@ -15,6 +18,17 @@ pub enum Revoke {}
 /// `Lease.LeaseKeepAlive`, message by message.
 #[derive(Debug)]
 pub enum KeepAlive {}
+
+/// The [`Rewriter`] of one keep-alive stream.
+///
+/// While the stream is open the tenant may be granted its first lease, from when on ids mean something else. etcd answers
+/// the messages one by one, so the first answers are to the messages that were sent before.
+#[derive(Debug)]
+pub struct KeepAliveStream {
+    messages: Typed<KeepAlive>,
+    /// Messages under way of a tenant that had no lease yet. Only the request's side adds to it, only the response's takes.
+    before_leases: AtomicU64,
+}
 
 /// `Lease.LeaseTimeToLive`. The lease's mark, a meta key that is attached to it, is left out of its keys.
 #[derive(Debug)]
@@ -48,7 +62,7 @@ impl Rpc for KeepAlive {
     }
 
     fn response(view: &View<'_>, response: &mut LeaseKeepAliveResponse) -> Result<(), Interrupt> {
-        response.id = view.lease_to_tenant(response.id)?;
+        response.id = view.repeated_lease(response.id)?;
         Ok(())
     }
 }
@@ -68,7 +82,38 @@ impl Rpc for TimeToLive {
         let mark = view.meta.lease_mark(response.id);
         response.keys.retain(|key: &Bytes| *key != mark);
         response.keys.iter_mut().try_for_each(|key| view.strip(key))?;
-        response.id = view.lease_to_tenant(response.id)?;
+        response.id = view.repeated_lease(response.id)?;
+        Ok(())
+    }
+}
+
+// === impl KeepAliveStream ===
+
+impl KeepAliveStream {
+    /// The rewriter of a new stream.
+    ///
+    /// # Errors
+    /// When the schema lacks the request.
+    pub fn new(schema: &'static Schema) -> Result<Self, SchemaError> {
+        Ok(Self { messages: Typed::new(schema)?, before_leases: AtomicU64::new(0) })
+    }
+}
+
+impl Rewriter for KeepAliveStream {
+    fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
+        self.messages.request(view, message, out)?;
+        if view.never_granted || view.leases.is_none() {
+            self.before_leases.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
+        let never_granted = self.before_leases.load(Ordering::Relaxed) > 0;
+        self.messages.response(&View { never_granted, ..*view }, message, out)?;
+        if never_granted {
+            self.before_leases.fetch_sub(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 }

@@ -38,6 +38,8 @@ impl Fixture {
             prefix: &self.prefix,
             meta: &self.meta,
             leases: Some(&self.leases),
+            stand_in: None,
+            never_granted: false,
             watermark: Some(watermark),
             max_txn_ops: 128,
         }
@@ -241,7 +243,7 @@ fn the_mapping_of_leases_is_asked_for_where_there_is_a_lease() {
     assert!(matches!(up::<Put>(&view, &put(1)), Err(Interrupt::NeedsLeases)));
     let response = |lease| PutResponse { header: None, prev_kv: Some(kv("/t/a", lease)) };
     assert!(down::<Put>(&view, &response(0)).is_ok());
-    assert!(matches!(down::<Put>(&view, &response(1)), Err(Interrupt::NeedsLeases)));
+    assert!(matches!(down::<Put>(&view, &response(1)), Err(Interrupt::MeetsLease)));
 }
 
 #[test]
@@ -412,7 +414,7 @@ fn watch_events_are_stripped() {
         ));
     }
     let unloaded = View { leases: None, ..fixture.view(-1) };
-    assert!(matches!(watch_answers(&unloaded, &stream, &response("/t/k", "/t/k", lease)), Err(Interrupt::NeedsLeases)));
+    assert!(matches!(watch_answers(&unloaded, &stream, &response("/t/k", "/t/k", lease)), Err(Interrupt::MeetsLease)));
 }
 
 #[test]

@@ -7,7 +7,9 @@ use tonic::Status;
 use crate::{
     error::{Denied, Unsupported},
     metrics::{GrpcType, MethodMetrics, Metrics},
-    rewrite::{DeleteRange, KeepAlive, Put, Range, RangeStream, Revoke, Rewriter, TimeToLive, Txn, Typed, WatchStream},
+    rewrite::{
+        DeleteRange, KeepAliveStream, Put, Range, RangeStream, Revoke, Rewriter, TimeToLive, Txn, Typed, WatchStream,
+    },
     unknown::{self, SchemaError},
 };
 
@@ -62,8 +64,8 @@ pub(super) enum Stream {
     Range(std::sync::Arc<dyn Rewriter>),
     /// Many each way; a rewriter for each stream.
     Watch,
-    /// Many each way.
-    KeepAlive(std::sync::Arc<dyn Rewriter>),
+    /// Many each way; a rewriter for each stream.
+    KeepAlive,
     /// Refused.
     Refuse(fn() -> Status),
 }
@@ -78,13 +80,14 @@ impl Methods {
         let schema = unknown::schema()?;
         // So that no stream fails for it later.
         WatchStream::new(schema)?;
+        KeepAliveStream::new(schema)?;
 
         let mut by_path = HashMap::new();
         for (path, action) in table(schema)? {
             let Some((service, name)) = split(path) else { continue };
             let grpc_type = match &action {
                 Action::Unary(_) => GrpcType::unary,
-                Action::Stream(Stream::Watch | Stream::KeepAlive(_)) => GrpcType::bidi_stream,
+                Action::Stream(Stream::Watch | Stream::KeepAlive) => GrpcType::bidi_stream,
                 Action::Stream(_) => GrpcType::server_stream,
             };
             let metrics = metrics.method(grpc_type, service, name);
@@ -138,10 +141,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
         ("/etcdserverpb.Watch/Watch", Action::Stream(Stream::Watch)),
         ("/etcdserverpb.Lease/LeaseGrant", own(Own::LeaseGrant)),
         ("/etcdserverpb.Lease/LeaseRevoke", forward(Typed::<Revoke>::new(schema)?)),
-        (
-            "/etcdserverpb.Lease/LeaseKeepAlive",
-            Action::Stream(Stream::KeepAlive(std::sync::Arc::new(Typed::<KeepAlive>::new(schema)?))),
-        ),
+        ("/etcdserverpb.Lease/LeaseKeepAlive", Action::Stream(Stream::KeepAlive)),
         ("/etcdserverpb.Lease/LeaseTimeToLive", forward(Typed::<TimeToLive>::new(schema)?)),
         ("/etcdserverpb.Lease/LeaseLeases", own(Own::LeaseLeases)),
         ("/etcdserverpb.Cluster/MemberAdd", membership()),
@@ -213,7 +213,7 @@ impl fmt::Debug for Stream {
         f.write_str(match self {
             Self::Range(_) => "RangeStream",
             Self::Watch => "Watch",
-            Self::KeepAlive(_) => "KeepAlive",
+            Self::KeepAlive => "KeepAlive",
             Self::Refuse(_) => "Refuse",
         })
     }
@@ -244,7 +244,7 @@ mod tests {
                     let streams = (method.client_streaming(), method.server_streaming());
                     let expected = match &known.action {
                         Action::Unary(_) => (false, false),
-                        Action::Stream(Stream::Watch | Stream::KeepAlive(_)) => (true, true),
+                        Action::Stream(Stream::Watch | Stream::KeepAlive) => (true, true),
                         Action::Stream(_) => (false, true),
                     };
                     assert_eq!(streams, expected, "{path}");

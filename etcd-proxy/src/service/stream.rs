@@ -33,9 +33,9 @@ use crate::{
         framing::{Frames, put_message},
     },
     metrics::Call,
-    rewrite::{Interrupt, Rewriter, WatchStream},
+    rewrite::{KeepAliveStream, Rewriter, View, WatchStream},
     tenant::Tenant,
-    unknown,
+    unknown::{self, SchemaError},
     upstream::{UpstreamBody, UpstreamChannel},
 };
 
@@ -48,6 +48,8 @@ struct RequestStream {
     frames: Frames,
     rewriter: Arc<dyn Rewriter>,
     tenant: Tenant,
+    /// A message that waits for something to be loaded.
+    waiting: Option<(Bytes, Loading)>,
     /// What is wrong with the message after those that have been passed on.
     refused: Option<Status>,
     /// Tells the response side why the stream ends.
@@ -84,7 +86,8 @@ struct ResponseStream {
     _open: Option<Open>,
 }
 
-type Loading = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+/// Ends with whether the tenant has never been granted a lease.
+type Loading = Pin<Box<dyn Future<Output = Result<bool, Status>> + Send>>;
 
 /// What can end a stream besides its two ends.
 struct Watched {
@@ -163,28 +166,26 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
         Stream::Refuse(status) => return Err(status()),
         Stream::Range(rewriter) => {
             let message = grpc::read_message(&mut body, frames).await?;
-            let frame = match unary::rewritten(tenant, |view, out| rewriter.request(view, &message, out)).await {
-                Ok(frame) => frame,
-                Err(refused) => return Err(refused_range(channel, path, headers, tenant, refused).await),
-            };
+            let frame =
+                match unary::rewritten(tenant, &mut false, |view, out| rewriter.request(view, &message, out)).await {
+                    Ok(frame) => frame,
+                    Err(refused) => return Err(refused_range(channel, path, headers, tenant, refused).await),
+                };
             tenant.check_length(&frame)?;
             let place = tenant.range_stream_place().await?;
             let open = Open { gauge: counted(&tenant.metrics().range_streams), _place: Some(place) };
             (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, Some(open))
         }
         Stream::Watch => {
-            // The rewriting of a stream's requests cannot wait.
-            tenant.watermark().await?;
-            let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
-            let rewriter = Arc::new(WatchStream::new(schema).map_err(|error| Status::internal(error.to_string()))?);
+            let rewriter = Arc::new(unknown::schema().and_then(WatchStream::new).map_err(internal)?);
             let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::AtOnce);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
-        Stream::KeepAlive(rewriter) => {
-            tenant.leases().await?;
+        Stream::KeepAlive => {
+            let rewriter = Arc::new(unknown::schema().and_then(KeepAliveStream::new).map_err(internal)?);
             let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::Answered);
             let open = Open::new(&tenant.metrics().keep_alive_streams);
-            (rewriter.clone(), request, Some(failure), Some(open))
+            (rewriter, request, Some(failure), Some(open))
         }
     };
     let stop = match kind {
@@ -236,16 +237,16 @@ impl RequestStream {
     ) -> (Body, Failure) {
         let (failure, failed) = oneshot::channel();
         let (tenant, failure) = (tenant.clone(), Some(failure));
-        let stream = Self { client, frames, rewriter, tenant, refused: None, failure, ending };
+        let stream = Self { client, frames, rewriter, tenant, waiting: None, refused: None, failure, ending };
         (Body::new(stream), Failure { failed, ending })
     }
 
-    /// The frames for the upstream of the messages that have arrived. Sets `refused` where that cannot go on.
+    /// The frames for the upstream of the messages that have arrived. Sets `waiting` or `refused` where that cannot go on.
     fn rewrite(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
-        while out.len() < BATCH && self.refused.is_none() {
+        while out.len() < BATCH && self.waiting.is_none() && self.refused.is_none() {
             match self.frames.message() {
-                Ok(Some(message)) => self.rewrite_one(&message, &mut out),
+                Ok(Some(message)) => self.rewrite_one(message, false, &mut out),
                 Ok(None) => break,
                 Err(status) => self.refused = Some(status),
             }
@@ -253,19 +254,18 @@ impl RequestStream {
         out
     }
 
-    fn rewrite_one(&mut self, message: &Bytes, out: &mut BytesMut) {
+    fn rewrite_one(&mut self, message: Bytes, never_granted: bool, out: &mut BytesMut) {
         let before = out.len();
-        match self.rewriter.request(&self.tenant.view(), message, out) {
+        match self.rewriter.request(&View { never_granted, ..self.tenant.view() }, &message, out) {
             Ok(()) => {
                 if let Err(too_long) = self.tenant.check_length(out.get(before..).unwrap_or_default()) {
                     out.truncate(before);
                     self.refused = Some(too_long.into());
                 }
             }
-            Err(Interrupt::Refused(status)) => self.refused = Some(status),
-            // Loaded before the stream was opened.
-            Err(_) => {
-                self.refused = Some(Status::internal("etcd-proxy: a request of a stream cannot be rewritten"));
+            Err(interrupt) => {
+                let tenant = self.tenant.clone();
+                self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt).await })));
             }
         }
     }
@@ -289,12 +289,29 @@ impl http_body::Body for RequestStream {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         loop {
+            if let Some((_, loading)) = &mut self.waiting {
+                let loaded = ready!(loading.as_mut().poll(cx));
+                if let Some((message, _)) = self.waiting.take() {
+                    let mut out = BytesMut::new();
+                    match loaded {
+                        Ok(never_granted) => self.rewrite_one(message, never_granted, &mut out),
+                        Err(status) => self.refused = Some(status),
+                    }
+                    if !out.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
+                    }
+                }
+                continue;
+            }
+            if let Some(status) = self.refused.take() {
+                return Poll::Ready(self.fail(status));
+            }
             let out = self.rewrite();
             if !out.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
             }
-            if let Some(status) = self.refused.take() {
-                return Poll::Ready(self.fail(status));
+            if self.waiting.is_some() || self.refused.is_some() {
+                continue;
             }
             match ready!(Pin::new(&mut self.client).poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -361,7 +378,7 @@ impl http_body::Body for ResponseStream {
                 let loaded = ready!(loading.as_mut().poll(cx));
                 if let Some((message, _)) = this.waiting.take() {
                     match loaded {
-                        Ok(()) => {
+                        Ok(_) => {
                             let mut out = BytesMut::new();
                             this.rewrite_one(message, &mut out);
                             if !out.is_empty() {
@@ -448,6 +465,10 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.gauge.dec();
     }
+}
+
+fn internal(error: SchemaError) -> Status {
+    Status::internal(error.to_string())
 }
 
 fn counted(gauge: &Gauge) -> Gauge {

@@ -49,25 +49,28 @@ async fn forward(
     headers: UpstreamHeaders,
     message: &Bytes,
 ) -> Result<BytesMut, Status> {
-    let request = rewritten(tenant, |view, out| rewriter.request(view, message, out)).await?;
+    let mut never_granted = false;
+    let request = rewritten(tenant, &mut never_granted, |view, out| rewriter.request(view, message, out)).await?;
     tenant.check_length(&request)?;
     let answer = grpc::call(tenant.upstream().unary(), path, headers, request.freeze()).await?;
-    rewritten(tenant, |view, out| rewriter.response(view, &answer, out)).await
+    rewritten(tenant, &mut never_granted, |view, out| rewriter.response(view, &answer, out)).await
 }
 
-/// Rewrites a message, loading first what that turns out to need.
+/// Rewrites a message, loading first what that turns out to need. `never_granted` is what is known of the tenant's leases from
+/// the request to its answer.
 pub(super) async fn rewritten(
     tenant: &Tenant,
+    never_granted: &mut bool,
     rewrite: impl Fn(&View<'_>, &mut BytesMut) -> Result<(), Interrupt>,
 ) -> Result<BytesMut, Status> {
     let mut out = BytesMut::new();
     loop {
         // The view must not live across the await.
-        let interrupt = match rewrite(&tenant.view(), &mut out) {
+        let interrupt = match rewrite(&View { never_granted: *never_granted, ..tenant.view() }, &mut out) {
             Ok(()) => return Ok(out),
             Err(interrupt) => interrupt,
         };
-        tenant.resolve(interrupt).await?;
+        *never_granted |= tenant.resolve(interrupt).await?;
     }
 }
 

@@ -14,14 +14,24 @@ use crate::{
     upstream::Upstream,
 };
 
+/// The mapping that belongs to the stored secret, or none if none is stored: then no lease was ever granted.
+pub(super) async fn load(upstream: &Upstream, keys: &TenantKeys) -> Result<Option<LeaseCipher>, Status> {
+    let stored = upstream.kv().range(read(keys)).await?.into_inner().kvs.into_iter().next();
+    stored.map(|stored| cipher(&decode(&stored.value)?)).transpose()
+}
+
+/// A mapping of this process alone, whose ids nobody was granted.
+pub(super) fn stand_in() -> Result<LeaseCipher, Status> {
+    cipher(&LeaseSecret::generate().map_err(internal)?)
+}
+
 /// The mapping that belongs to the stored secret, or to a new one if none is stored.
 pub(super) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Result<LeaseCipher, Status> {
-    let mut kv = upstream.kv();
-    let read = RangeRequest { key: keys.secret(), ..Default::default() };
-    let stored = kv.range(read.clone()).await?.into_inner().kvs.into_iter().next();
-    if let Some(stored) = stored {
-        return cipher(&decode(&stored.value)?);
+    if let Some(stored) = load(upstream, keys).await? {
+        return Ok(stored);
     }
+    let mut kv = upstream.kv();
+    let read = read(keys);
     let made = LeaseSecret::generate().map_err(internal)?;
     let put = PutRequest { key: keys.secret(), value: meta::encode_secret(&made), ..Default::default() };
     let absent = Compare {
@@ -48,6 +58,10 @@ pub(super) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Resu
         }
         _ => Err(Status::internal("etcd-proxy: the lease secret is neither there nor can it be made")),
     }
+}
+
+fn read(keys: &TenantKeys) -> RangeRequest {
+    RangeRequest { key: keys.secret(), ..Default::default() }
 }
 
 fn decode(value: &[u8]) -> Result<LeaseSecret, Status> {

@@ -267,3 +267,67 @@ async fn keep_alives_before_a_malformed_one_are_answered() {
         assert_eq!(status.code(), Code::Internal, "{status:?}");
     }
 }
+
+/// Whoever names a lease that was never granted gets that for an answer, and nothing is written for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_without_leases_needs_no_secret() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let mut direct = shared.client().await;
+    let mut answers = Vec::new();
+    for mut client in [etcd.client().await, proxy.client().await] {
+        client.put("k", "v").await;
+        let mut of_client = Vec::new();
+        for id in [7, -9, i64::MAX] {
+            of_client.push(refusal(client.put_with_lease("k", id).await));
+            of_client.push(refusal(client.lease.lease_revoke(LeaseRevokeRequest { id }).await));
+            let ttl = time_to_live(&mut client, id).await;
+            of_client.push((Code::Ok, format!("{} {} {} {:?}", ttl.id, ttl.ttl, ttl.granted_ttl, ttl.keys)));
+            let renewed = client.keep_alive(id).await.unwrap();
+            of_client.push((Code::Ok, format!("{} {}", renewed.id, renewed.ttl)));
+            for result in [0, 3] {
+                let compare = Compare {
+                    key: "k".into(),
+                    result,
+                    target: 4,
+                    target_union: Some(TargetUnion::Lease(id)),
+                    ..Default::default()
+                };
+                let txn = TxnRequest { compare: vec![compare], ..Default::default() };
+                let succeeded = client.kv.txn(txn).await.unwrap().into_inner().succeeded;
+                of_client.push((Code::Ok, format!("{result} {succeeded}")));
+            }
+        }
+        answers.push(of_client);
+    }
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(direct.keys().await, ["/a/k"]);
+    assert_eq!(direct.get("/a/k").await.unwrap().mod_revision, 2);
+    let all = RangeRequest { key: "\0".into(), ..Default::default() };
+    assert_eq!(direct.range(all).await.unwrap().header.unwrap().revision, 2);
+}
+
+/// A stream that was opened before the first lease serves those that come later, granted by whichever replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_lease_may_come_while_a_keep_alive_stream_is_open() {
+    let etcd = Etcd::start().await;
+    let (first, second) = (Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await);
+    let (mut a, mut other) = (first.client().await, second.client().await);
+    let (requests, stream) = tokio::sync::mpsc::channel(8);
+    let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
+    for id in [7, 0, 8] {
+        requests.send(LeaseKeepAliveRequest { id }).await.unwrap();
+    }
+    let mut answers = a.lease.lease_keep_alive(stream).await.unwrap().into_inner();
+    for id in [7, 0, 8] {
+        let answer = answers.message().await.unwrap().unwrap();
+        assert_eq!((answer.id, answer.ttl), (id, 0));
+    }
+    assert_eq!(other.grant(7, 600).await.unwrap(), 7);
+    for (id, ttl) in [(7, 600), (8, 0), (7, 600)] {
+        requests.send(LeaseKeepAliveRequest { id }).await.unwrap();
+        let answer = answers.message().await.unwrap().unwrap();
+        assert_eq!((answer.id, answer.ttl), (id, ttl));
+    }
+    assert_eq!(time_to_live(&mut a, 7).await.granted_ttl, 600);
+}
