@@ -17,7 +17,8 @@ fn options(policy: Option<&str>, orphan: Option<bool>) -> DeleteOptions {
 
 #[test]
 fn propagation_becomes_finalizers() {
-    let cases: [(&[&str], Option<&str>, Option<bool>, Option<&[&str]>); 12] = [
+    type Case<'a> = (&'a [&'a str], Option<&'a str>, Option<bool>, Option<&'a [&'a str]>);
+    let cases: [Case<'_>; 12] = [
         (&[], None, None, None),
         (&[], Some("Background"), None, None),
         (&[], Some("Foreground"), None, Some(&["foregroundDeletion"])),
