@@ -99,7 +99,7 @@ impl View<'_> {
         match (id, self.of_request()) {
             (0, _) => Ok(0),
             (id, Some(leases)) => Ok(leases.to_tenant(id)?),
-            (_, None) => Err(Interrupt::NeedsLeases),
+            (_, None) => Err(Interrupt::MeetsLease),
         }
     }
 

@@ -10,7 +10,7 @@ use proto::{
 use tonic::Code;
 
 use crate::{
-    support::{Client, Etcd, Proxy, eventually, put_op, refusal, watch_all},
+    support::{Client, Etcd, PATIENCE, Proxy, eventually, put_op, refusal, watch_all},
     transport::raw_stream,
 };
 
@@ -320,14 +320,18 @@ async fn the_first_lease_may_come_while_a_keep_alive_stream_is_open() {
     }
     let mut answers = a.lease.lease_keep_alive(stream).await.unwrap().into_inner();
     for id in [7, 0, 8] {
-        let answer = answers.message().await.unwrap().unwrap();
+        let answer = next(&mut answers).await;
         assert_eq!((answer.id, answer.ttl), (id, 0));
     }
     assert_eq!(other.grant(7, 600).await.unwrap(), 7);
     for (id, ttl) in [(7, 600), (8, 0), (7, 600)] {
         requests.send(LeaseKeepAliveRequest { id }).await.unwrap();
-        let answer = answers.message().await.unwrap().unwrap();
+        let answer = next(&mut answers).await;
         assert_eq!((answer.id, answer.ttl), (id, ttl));
     }
     assert_eq!(time_to_live(&mut a, 7).await.granted_ttl, 600);
+}
+
+async fn next(answers: &mut tonic::Streaming<LeaseKeepAliveResponse>) -> LeaseKeepAliveResponse {
+    tokio::time::timeout(PATIENCE, answers.message()).await.expect("an answer in time").unwrap().unwrap()
 }
