@@ -20,8 +20,10 @@ async fn impatient(etcd: &Etcd) -> Arc<Etcd3> {
 async fn a_storage_that_is_down_is_5xx_and_comes_back() {
     let mut etcd = Etcd::start().await;
     let api = Api::over(impatient(&etcd).await, Flunders::default(), Vec::new()).await;
+    let before = version(&api.make("before").await);
+    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&resourceVersion={before}")).await;
     let made = api.make("a").await;
-    let mut watch = api.watch(&format!("{FLUNDERS}?watch=1&resourceVersion={}", version(&made))).await;
+    assert_eq!(watch.take(1).await, [("ADDED".to_owned(), "a".to_owned())], "it runs before the storage goes down");
     etcd.kill();
     for (method, uri) in [("GET", format!("{FLUNDERS}/a")), ("GET", FLUNDERS.to_owned())] {
         let answer = api.send(method, &uri, &[], b"").await;
