@@ -26,7 +26,7 @@ use tonic_health::{
 };
 use tower::Service;
 
-use crate::{drain::Shutdown, gate::Gate};
+use crate::{drain::Shutdown, gate::Gate, tenant::Tenant};
 
 /// The gRPC health service.
 pub type HealthService = HealthServer<ReportedHealth>;
@@ -43,7 +43,8 @@ const PROBED: &[u8] = b"health";
 /// Answers etcd's HTTP endpoints and the probes.
 #[derive(Clone, Debug)]
 pub struct Probes<S> {
-    tenant: S,
+    services: S,
+    tenant: Tenant,
     gate: Gate,
     shutdown: Shutdown,
     registry: Arc<Registry>,
@@ -82,9 +83,9 @@ pub async fn report(reporter: &HealthReporter, serving: bool) {
 // === impl Probes ===
 
 impl<S> Probes<S> {
-    /// Probes that look through `tenant`, the tenant's services.
-    pub fn new(tenant: S, gate: Gate, shutdown: Shutdown, registry: Arc<Registry>) -> Self {
-        Self { tenant, gate, shutdown, registry }
+    /// Probes that look through `services`, those of `tenant`.
+    pub fn new(services: S, tenant: Tenant, gate: Gate, shutdown: Shutdown, registry: Arc<Registry>) -> Self {
+        Self { services, tenant, gate, shutdown, registry }
     }
 }
 
@@ -138,9 +139,10 @@ where
 
     /// As etcd's (`etcdhttp/version.go`), of the upstream.
     async fn version(&self) -> Response<Full<Bytes>> {
-        let mut client = MaintenanceClient::new(self.tenant.clone());
+        let mut client = MaintenanceClient::new(self.services.clone());
         match patient(client.status(StatusRequest::default())).await {
             Ok(status) => {
+                let status = status.into_inner();
                 let mut parts = status.version.split('.');
                 let cluster = match (parts.next(), parts.next()) {
                     (Some(major), Some(minor)) => format!("{major}.{minor}.0"),
@@ -160,7 +162,7 @@ where
         let excluded: Vec<&str> = query(uri, "exclude").collect();
         let mut reasons = String::new();
         let mut failed = false;
-        for check in ["shutdown", "claims", "upstream"] {
+        for check in ["shutdown", "claims", "upstream", "meta"] {
             if excluded.contains(&check) {
                 continue;
             }
@@ -170,7 +172,14 @@ where
                 "upstream" if self.gate.is_open() => {
                     self.read(false).await.err().map(|status| status.message().to_owned())
                 }
-                "upstream" => Some("not reached yet".to_owned()),
+                // Without rights on its meta keys the tenant can neither compact nor lease, nor read a revision.
+                "meta" if self.gate.is_open() => {
+                    let problem = patient(self.tenant.check_meta()).await.err();
+                    // Being reached is the upstream's part.
+                    let ours = |status: &Status| !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded);
+                    problem.filter(ours).map(|status| status.message().to_owned())
+                }
+                "upstream" | "meta" => Some("not reached yet".to_owned()),
                 _ => None,
             };
             match problem {
@@ -202,7 +211,7 @@ where
     /// The first alarm that is not excluded. Where alarms are not to be seen there are none.
     async fn alarm(&self, uri: &Uri) -> Option<&'static str> {
         let request = AlarmRequest { action: AlarmAction::Get.into(), ..Default::default() };
-        let answer = patient(MaintenanceClient::new(self.tenant.clone()).alarm(request)).await.ok()?;
+        let answer = patient(MaintenanceClient::new(self.services.clone()).alarm(request)).await.ok()?.into_inner();
         answer.alarms.iter().find_map(|alarm| {
             let name = match alarm.alarm() {
                 AlarmType::Nospace => "NOSPACE",
@@ -221,13 +230,13 @@ where
             serializable,
             ..Default::default()
         };
-        patient(KvClient::new(self.tenant.clone()).range(request)).await.map(drop)
+        patient(KvClient::new(self.services.clone()).range(request)).await.map(drop)
     }
 }
 
-async fn patient<T>(answer: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
+async fn patient<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     match timeout(PATIENCE, answer).await {
-        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Ok(answer) => answer,
         Err(_) => Err(Status::new(Code::DeadlineExceeded, "context deadline exceeded")),
     }
 }

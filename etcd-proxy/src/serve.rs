@@ -80,7 +80,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let gate = Gate::default();
     let services = gate.before(service::router(tenant.clone())?);
     let (reporter, health) = grpc_health().await;
-    let checks = Probes::new(services.clone(), gate.clone(), shutdown.clone(), Arc::new(registry));
+    let checks = Probes::new(services.clone(), tenant.clone(), gate.clone(), shutdown.clone(), Arc::new(registry));
 
     // Asked before anything is answered, so that a refusal is seen at once; if there is no answer, asked again beside.
     let verdict = tokio::select! {

@@ -1,6 +1,7 @@
 //! One tenant: its prefix, its mapping of lease ids, its watermark, and how to reach the upstream for it.
 
 mod leases;
+mod versions;
 mod watermark;
 
 use std::{sync::Arc, time::Duration};
@@ -13,7 +14,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
-use self::watermark::Watermark;
+use self::{versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
     lease_id::LeaseCipher,
@@ -83,6 +84,7 @@ struct Inner {
     leases: OnceCell<LeaseCipher>,
     stand_in: OnceCell<LeaseCipher>,
     watermark: Watermark,
+    versions: Versions,
     range_streams: Arc<Semaphore>,
     stop: CancellationToken,
 }
@@ -122,6 +124,7 @@ impl Tenant {
             leases: OnceCell::new(),
             stand_in: OnceCell::new(),
             watermark,
+            versions: Versions::default(),
             range_streams,
             stop,
         }))
@@ -252,6 +255,14 @@ impl Tenant {
     /// When the upstream cannot be reached or the stored watermark cannot be read.
     pub async fn watermark(&self) -> Result<i64, Status> {
         self.0.watermark.load(&self.0.upstream, &self.0.keys).await
+    }
+
+    /// Reads the watermark as it stands upstream, to see whether the upstream lets this process read the tenant's meta keys.
+    ///
+    /// # Errors
+    /// When it does not, cannot be reached, or the stored watermark cannot be read.
+    pub async fn check_meta(&self) -> Result<(), Status> {
+        self.0.watermark.read(&self.0.upstream, &self.0.keys).await.map(drop)
     }
 
     /// Notes a watermark that stands in the meta keys since `mod_revision`.

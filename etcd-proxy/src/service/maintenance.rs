@@ -1,30 +1,25 @@
 //! Status and Alarm.
 
-use std::{cmp::Ordering, time::Duration};
+use std::cmp::Ordering;
 
 use bytes::BytesMut;
 use proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, ResponseHeader, StatusRequest, StatusResponse, alarm_request::AlarmAction,
-    maintenance_client::MaintenanceClient,
 };
 use tonic::Status;
 
 use super::unary::{OwnCall, answer};
-use crate::{error::Denied, upstream::UpstreamChannel};
+use crate::error::Denied;
 
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
-/// How long a member is waited for that is asked for its version beside the one that answers.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `Maintenance.Status`: that of the answering member, with the lowest version among the members, since clients decide by
 /// it what every member can do. Sizes are the shared store's.
 pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: StatusRequest = call.request("etcdserverpb.StatusRequest")?;
     let mut status: StatusResponse = call.ask(&request).await?;
-    let members = call.tenant.upstream().members();
-    if members.len() > 1 {
-        let versions = futures::future::join_all(members.iter().map(|member| version(member.clone()))).await;
-        for version in versions.into_iter().flatten() {
+    if call.tenant.upstream().members().len() > 1 {
+        for version in call.tenant.member_versions().await {
             if compare_versions(&version, &status.version) == Ordering::Less {
                 status.version = version;
             }
@@ -46,12 +41,6 @@ pub(super) async fn alarm(call: OwnCall<'_>) -> Result<BytesMut, Status> {
 /// A header of the upstream, for answers that it has no part in otherwise.
 pub(super) async fn header(call: &OwnCall<'_>) -> Result<Option<ResponseHeader>, Status> {
     Ok(call.ask_by::<StatusResponse>(STATUS, &StatusRequest {}).await?.header)
-}
-
-async fn version(member: UpstreamChannel) -> Option<String> {
-    let mut client = MaintenanceClient::new(member);
-    let status = tokio::time::timeout(VERSION_TIMEOUT, client.status(StatusRequest {})).await.ok()?.ok()?;
-    Some(status.into_inner().version)
 }
 
 /// Orders versions by their numbers. What is no version is greater than any.

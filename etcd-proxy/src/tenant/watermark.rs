@@ -15,7 +15,7 @@ use proto::{
     mvccpb::event::EventType,
 };
 use tokio::sync::OnceCell;
-use tonic::{Request, Status, metadata::MetadataValue};
+use tonic::{Code, Request, Status, metadata::MetadataValue};
 
 use super::Tenant;
 use crate::{
@@ -67,7 +67,7 @@ impl Watermark {
     }
 
     /// Reads the meta key. Returns the revision of the upstream at that moment.
-    async fn read(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<i64, Status> {
+    pub(super) async fn read(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<i64, Status> {
         let request = RangeRequest { key: keys.watermark(), ..Default::default() };
         let answer = upstream.kv().range(request).await?.into_inner();
         let now =
@@ -84,8 +84,14 @@ impl Watermark {
 /// Follows the meta key for as long as it is polled, whatever happens to the upstream.
 pub(super) async fn follow(tenant: &Tenant) {
     let (upstream, keys) = (&tenant.0.upstream, &tenant.0.keys);
+    let mut told = false;
     loop {
         if let Err(status) = follow_once(&tenant.0.watermark, upstream, keys).await {
+            // Nobody's absence but somebody's oversight, and it does not go away by itself.
+            if status.code() == Code::PermissionDenied && !std::mem::replace(&mut told, true) {
+                let key = keys.watermark();
+                tracing::warn!(key = %key.escape_ascii(), message = status.message(), "the upstream's user may not read this tenant's meta keys: compactions, leases and reads of revisions fail; grant it readwrite on them");
+            }
             tracing::debug!(code = ?status.code(), message = status.message(), "lost sight of the compaction watermark; looking again");
         }
         tokio::time::sleep(PAUSE).await;
@@ -120,7 +126,12 @@ async fn follow_once(watermark: &Watermark, upstream: &Upstream, keys: &TenantKe
             }
         }
         if response.canceled {
-            return Err(Status::aborted(response.cancel_reason));
+            // etcd refuses a watch by a cancel (`v3rpc/watch.go`).
+            let code = match response.cancel_reason.contains("permission denied") {
+                true => Code::PermissionDenied,
+                false => Code::Aborted,
+            };
+            return Err(Status::new(code, response.cancel_reason));
         }
     }
     Ok(())

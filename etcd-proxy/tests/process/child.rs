@@ -27,6 +27,7 @@ pub(crate) struct Etcd {
     pub(crate) url: String,
     peer: String,
     flags: Vec<String>,
+    variable: &'static str,
     program: Option<Program>,
 }
 
@@ -133,16 +134,23 @@ impl Etcd {
         etcd
     }
 
+    /// An etcd of the binary that another variable names.
+    pub(crate) async fn start_binary(variable: &'static str) -> Self {
+        let mut etcd = Self { variable, ..Self::prepare(format!("http://{}", free_address()), &[]) };
+        etcd.run().await;
+        etcd
+    }
+
     /// An etcd that is not running yet.
     pub(crate) fn prepare(url: String, flags: &[String]) -> Self {
         let peer = format!("http://{}", free_address());
-        Self { dir: TempDir::new().unwrap(), url, peer, flags: flags.to_vec(), program: None }
+        Self { dir: TempDir::new().unwrap(), url, peer, flags: flags.to_vec(), variable: "TEST_ETCD", program: None }
     }
 
     /// Starts it, or starts it again with its data.
     pub(crate) async fn run(&mut self) {
         let advertise = if self.url.starts_with("http") { self.url.as_str() } else { "http://127.0.0.1:1" };
-        let mut command = Command::new(binary("TEST_ETCD"));
+        let mut command = Command::new(binary(self.variable));
         command
             .arg("--data-dir")
             .arg(self.dir.path().join("data"))

@@ -6,8 +6,8 @@ use std::{
 };
 
 use proto::etcdserverpb::{
-    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
-    watch_request::RequestUnion,
+    PutRequest, RangeRequest, StatusRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient,
+    maintenance_client::MaintenanceClient, watch_client::WatchClient, watch_request::RequestUnion,
 };
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
@@ -168,4 +168,22 @@ async fn a_member_that_hangs_is_passed_over() {
     timeout(Duration::from_secs(3), kv.put(put("k"))).await.expect("an answer in time").unwrap();
     assert!(proxy.program.log().contains("no answer within 1s"), "{}", proxy.program.log());
     hung.signal("CONT");
+}
+
+/// Status says the lowest version among the members, also of one that hangs, and waits for it once at most.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_hangs_does_not_hold_up_status() {
+    let (new, old) = (Etcd::start().await, Etcd::start_binary("TEST_ETCD_3_5").await);
+    let proxy = Proxy::spawn("/a/", &format!("{},{}", new.url, old.url), &["--upstream-connections=1"]);
+    proxy.ready().await;
+    let mut maintenance = MaintenanceClient::new(proxy.channel());
+    let mut version = async || maintenance.status(StatusRequest {}).await.unwrap().into_inner().version;
+    assert!(version().await.starts_with("3.5."));
+    old.signal("STOP");
+    let asked = Instant::now();
+    for _ in 0..20 {
+        assert!(version().await.starts_with("3.5."));
+    }
+    old.signal("CONT");
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
 }

@@ -46,7 +46,7 @@ async fn the_metrics_port_tells_alive_from_ready() {
     let path = |path: &str| format!("{}{path}", proxy.metrics);
     assert_eq!(get(&path("/livez")).await.unwrap().body, "ok\n");
     let verbose = get(&path("/readyz?verbose")).await.unwrap();
-    assert_eq!(verbose.body, "[+]shutdown ok\n[+]claims ok\n[+]upstream ok\nok\n");
+    assert_eq!(verbose.body, "[+]shutdown ok\n[+]claims ok\n[+]upstream ok\n[+]meta ok\nok\n");
 
     proxy.ctl(&["put", "k", "v"]);
     let metrics = get(&path("/metrics")).await.unwrap();

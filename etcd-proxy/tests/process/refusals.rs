@@ -75,6 +75,21 @@ async fn with_authentication_on_the_own_claim_suffices_and_a_missing_one_is_refu
     })
     .await;
     assert!(allowed.log().contains(r#""others_seen":false"#), "{}", allowed.log());
+    // Its meta keys are needed as well, and missing rights on them are said, once.
+    etcd.as_root(&["role", "revoke-permission", "tenant", "/etcd-proxy.meta/tenants/2f612f/", "--prefix"]);
+    let (denied, metrics) = run("/a/");
+    let answer = eventually("unready for want of rights", async || {
+        let answer = crate::http::get(&format!("{metrics}/readyz")).await?;
+        answer.body.contains("[+]upstream ok").then_some(answer)
+    })
+    .await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("[-]meta failed: etcdserver: permission denied"), "{}", answer.body);
+    let tellings = || denied.log().matches("may not read this tenant's meta keys").count();
+    eventually("a warning", async || (tellings() > 0).then_some(())).await;
+    // By then it has looked again.
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    assert_eq!(tellings(), 1, "{}", denied.log());
     let (mut refused, _) = run("/c/");
     assert_eq!(refused.exit().await.code(), Some(1));
     assert!(refused.log().contains("/c/"), "{}", refused.log());

@@ -191,7 +191,7 @@ pub(crate) async fn etcd_with_authentication() -> AuthenticatedEtcd {
 }
 
 impl AuthenticatedEtcd {
-    fn as_root(&self, args: &[&str]) {
+    pub(crate) fn as_root(&self, args: &[&str]) {
         let flags = client_flags(&self.ca, Some(&self.root));
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         ok(etcdctl(&self.etcd.url, &flags, args));
