@@ -15,4 +15,5 @@ mod services;
 mod support;
 mod transport;
 mod upstream;
+mod versions;
 mod watches;

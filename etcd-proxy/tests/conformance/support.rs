@@ -47,6 +47,8 @@ pub(crate) struct Etcd {
     peer_port: u16,
     dir: tempfile::TempDir,
     args: Vec<String>,
+    /// The variable that names its binary.
+    variable: &'static str,
 }
 
 /// A proxy that serves one tenant in this process. It stops when dropped.
@@ -82,13 +84,17 @@ impl Etcd {
     }
 
     pub(crate) async fn start_with(args: &[&str]) -> Self {
+        Self::start_binary("TEST_ETCD", args).await
+    }
+
+    pub(crate) async fn start_binary(variable: &'static str, args: &[&str]) -> Self {
         // Ports are picked before etcd binds them: somebody else may be faster.
         for _ in 0..5 {
             let dir = tempfile::tempdir().unwrap();
             let (port, peer_port) = (free_port(), free_port());
             let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-            let child = spawn(&dir, port, peer_port, &args);
-            let mut etcd = Self { child, port, peer_port, dir, args };
+            let child = spawn(variable, &dir, port, peer_port, &args);
+            let mut etcd = Self { child, port, peer_port, dir, args, variable };
             if etcd.ready().await {
                 return etcd;
             }
@@ -114,7 +120,7 @@ impl Etcd {
 
     /// Starts it again on its data.
     pub(crate) async fn restart(&mut self) {
-        self.child = spawn(&self.dir, self.port, self.peer_port, &self.args);
+        self.child = spawn(self.variable, &self.dir, self.port, self.peer_port, &self.args);
         assert!(self.ready().await, "etcd does not come up again");
     }
 
@@ -185,10 +191,10 @@ pub(crate) fn binary(variable: &str) -> PathBuf {
     PathBuf::from(path)
 }
 
-fn spawn(dir: &tempfile::TempDir, port: u16, peer_port: u16, args: &[String]) -> Child {
+fn spawn(variable: &str, dir: &tempfile::TempDir, port: u16, peer_port: u16, args: &[String]) -> Child {
     let client = format!("http://127.0.0.1:{port}");
     let peer = format!("http://127.0.0.1:{peer_port}");
-    Command::new(binary("TEST_ETCD"))
+    Command::new(binary(variable))
         .args(["--name", "one", "--log-level", "error", "--unsafe-no-fsync"])
         .arg("--data-dir")
         .arg(dir.path().join("data"))

@@ -61,7 +61,7 @@ const SUITES: [Suite; 5] = [
         limit: minutes(40),
         kind: Kind::Crates {
             without: "e2e",
-            tools: &[Tool::Etcd, Tool::Etcdctl, Tool::Descriptors, Tool::OpenapiMeta],
+            tools: &[Tool::Etcd, Tool::Etcd35, Tool::Etcd36, Tool::Etcdctl, Tool::Descriptors, Tool::OpenapiMeta],
         },
     },
     Suite {
@@ -142,7 +142,7 @@ pub(super) fn run(
             cargo_test(suite, runner, &["--workspace", "--exclude", without], &variables, filter, counts)
         }
         Kind::Version(etcd) => {
-            let mut variables = variables(tools, &[Tool::Etcdctl])?;
+            let mut variables = variables(tools, &[Tool::Etcdctl, Tool::Etcd35, Tool::Etcd36])?;
             variables.push((Tool::Etcd.variable(), tools.path(etcd)?));
             cargo_test(suite, runner, &["--package", "etcd-proxy", "--test", "conformance"], &variables, filter, counts)
         }
