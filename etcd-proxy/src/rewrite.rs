@@ -161,4 +161,4 @@ impl From<CipherError> for Interrupt {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

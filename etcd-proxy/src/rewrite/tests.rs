@@ -1,4 +1,9 @@
-use proptest::prelude::*;
+pub(crate) mod generated;
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
 use prost::Message;
 use proto::{
     etcdserverpb::{
@@ -11,6 +16,7 @@ use proto::{
 };
 use tonic::Code;
 
+use self::generated::{encoded, mutated};
 use super::*;
 use crate::{
     grpc::framing::Frames,
@@ -449,26 +455,65 @@ fn txns_nest_as_deep_as_etcd_allows() {
     assert!(down::<Txn>(&fixture.view(-1), &response).is_ok());
 }
 
-proptest! {
-    /// Whatever a client sends, what goes upstream stays under the prefix.
-    #[test]
-    fn no_bytes_reach_beyond_the_prefix(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-        let fixture = Fixture::new();
-        let view = fixture.view(5);
+/// Whether a range that goes upstream stays under the prefix of the [`Fixture`].
+fn is_within(key: &[u8], range_end: &[u8]) -> bool {
+    key.starts_with(b"/t/") && key.len() > 3 && (range_end.is_empty() || range_end <= &b"/t0"[..])
+}
+
+fn all_within(txn: &TxnRequest) -> bool {
+    txn.compare.iter().all(|compare| is_within(&compare.key, &compare.range_end))
+        && txn.success.iter().chain(&txn.failure).all(|op| match op.request.as_ref().expect("an operation") {
+            Request::RequestRange(range) => is_within(&range.key, &range.range_end),
+            Request::RequestPut(put) => is_within(&put.key, b""),
+            Request::RequestDeleteRange(delete) => is_within(&delete.key, &delete.range_end),
+            Request::RequestTxn(txn) => all_within(txn),
+        })
+}
+
+/// Sends many messages through a rewriter. What gets through must satisfy `within`, and enough must get through for that to
+/// say something.
+fn nothing_leaves<M: Message + Default>(
+    messages: impl Strategy<Value = Bytes>,
+    rewriter: impl Fn() -> Box<dyn Rewriter>,
+    within: impl Fn(&M) -> bool,
+) {
+    const CASES: u32 = 2000;
+    let fixture = Fixture::new();
+    let passed = std::cell::Cell::new(0);
+    let mut runner = TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let outcome = runner.run(&messages, |message| {
         let mut out = BytesMut::new();
-        let message = Bytes::from(bytes);
-        if Typed::<Txn>::new(schema().unwrap()).unwrap().request(&view, &message, &mut out).is_ok() {
-            let sent = TxnRequest::decode(frames(out)[0].clone()).unwrap();
-            for compare in &sent.compare {
-                prop_assert!(compare.key.starts_with(b"/t/"));
-                prop_assert!(compare.range_end.is_empty() || *compare.range_end <= b"/t0"[..]);
-            }
+        if rewriter().request(&fixture.view(5), &message, &mut out).is_ok() {
+            passed.set(passed.get() + 1);
+            let sent = M::decode(frames(out)[0].clone()).unwrap();
+            prop_assert!(within(&sent), "{}", message.escape_ascii());
         }
-        let mut out = BytesMut::new();
-        if Typed::<Range>::new(schema().unwrap()).unwrap().request(&view, &message, &mut out).is_ok() {
-            let sent = RangeRequest::decode(frames(out)[0].clone()).unwrap();
-            prop_assert!(sent.key.starts_with(b"/t/") && sent.key.len() > 3);
-            prop_assert!(sent.range_end.is_empty() || *sent.range_end <= b"/t0"[..]);
-        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+    assert!(passed.get() > CASES / 4, "of {CASES} messages {} got through", passed.get());
+}
+
+/// Whatever a client sends, what goes upstream stays under the prefix.
+#[test]
+fn no_message_reaches_beyond_the_prefix() {
+    fn typed<R: Rpc>() -> Box<dyn Rewriter> {
+        Box::new(Typed::<R>::new(schema().unwrap()).unwrap())
     }
+    nothing_leaves(mutated(encoded(generated::txn())), typed::<Txn>, all_within);
+    let range = |sent: &RangeRequest| is_within(&sent.key, &sent.range_end);
+    nothing_leaves(mutated(encoded(generated::range())), typed::<Range>, range);
+    nothing_leaves(mutated(encoded(generated::range())), typed::<RangeStream>, range);
+    nothing_leaves(mutated(encoded(generated::put())), typed::<Put>, |sent: &PutRequest| is_within(&sent.key, b""));
+    nothing_leaves(mutated(encoded(generated::delete())), typed::<DeleteRange>, |sent: &DeleteRangeRequest| {
+        is_within(&sent.key, &sent.range_end)
+    });
+    nothing_leaves(
+        mutated(encoded(generated::watch())),
+        || Box::new(WatchStream::new(schema().unwrap()).unwrap()),
+        |sent: &WatchRequest| match &sent.request_union {
+            Some(RequestUnion::CreateRequest(create)) => is_within(&create.key, &create.range_end),
+            _ => true,
+        },
+    );
 }
