@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod claims;
+mod cluster;
 mod compaction;
 mod differential;
 mod errors;

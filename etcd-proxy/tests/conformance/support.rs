@@ -215,7 +215,7 @@ fn spawn(variable: &str, dir: &tempfile::TempDir, port: u16, peer_port: u16, arg
         .unwrap()
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
@@ -227,7 +227,11 @@ impl Proxy {
     }
 
     pub(crate) async fn start_with(etcd: &Etcd, prefix: &'static str, change: impl FnOnce(&mut TenantConfig)) -> Self {
-        let endpoint = Endpoint::parse(&etcd.url(), false).unwrap();
+        Self::start_at(&etcd.url(), prefix, change).await
+    }
+
+    pub(crate) async fn start_at(url: &str, prefix: &'static str, change: impl FnOnce(&mut TenantConfig)) -> Self {
+        let endpoint = Endpoint::parse(url, false).unwrap();
         let upstream = Upstream::new(UpstreamConfig::new(vec![endpoint], None));
         let meta = MetaLayout::new(Prefix::new(DEFAULT_META_PREFIX).unwrap());
         let mut config = TenantConfig::new(Prefix::new(prefix).unwrap(), meta);
