@@ -16,6 +16,12 @@ use crate::progress::Progress;
 pub fn command() -> Result<Command> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::root());
+    // What the outer cargo says of xtask itself would look like a change to crates that ask for it, and rebuild them.
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
     if std::env::var_os("PROTOC").is_none() && !in_path("protoc") {
         let protoc = protoc_bin_vendored::protoc_bin_path().context(
             "no protoc for this platform comes with the project; install the package protobuf-compiler, or set PROTOC",

@@ -124,6 +124,11 @@ impl Record {
     }
 }
 
+/// Whether processes of the site in `dir` are running.
+pub fn is_running(dir: &Path) -> bool {
+    dir.canonicalize().is_ok_and(|dir| !processes(&dir).is_empty())
+}
+
 /// Ends the processes of the site in `dir` and removes the folder. A folder that is not there is cleared already, but for
 /// processes that outlived it. Answers how many processes were ended.
 ///

@@ -15,6 +15,7 @@ use signal_hook::{
 use crate::{
     cargo::{self, Profile},
     cluster::{Cluster, Options, Store, TenantOptions},
+    site,
     tools::{Tool, Tools},
 };
 
@@ -42,6 +43,9 @@ pub(super) fn dir() -> PathBuf {
 /// # Errors
 /// When something cannot be built or does not come up, or a check of the tour fails. Nothing is left running then.
 pub fn run(command: &Command) -> Result<()> {
+    if site::is_running(&dir()) {
+        bail!("a demo is running already; `cargo xtask down` ends it");
+    }
     // From here on a signal is a message, so that nothing is left behind by it.
     let (sender, interrupts) = mpsc::channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -78,7 +82,7 @@ fn start(options: Options, interrupts: &mpsc::Receiver<i32>) -> Result<Cluster> 
     let starting = std::thread::spawn(move || Cluster::start(options));
     while !starting.is_finished() {
         if let Ok(signal) = interrupts.recv_timeout(Duration::from_millis(100)) {
-            crate::site::clear(&dir)?;
+            site::clear(&dir)?;
             bail!("ended by signal {signal} while starting; nothing is left running");
         }
     }
