@@ -15,11 +15,20 @@ pub(crate) fn validate(path: &Path, cost: f64) -> ErrorList {
     }
 }
 
+/// Why a pizza has no price.
+#[derive(Debug, PartialEq)]
+pub(crate) enum NoPrice {
+    /// The names of the toppings that have no cost, in their order on the pizza.
+    Unknown(Vec<String>),
+    /// The sum is no finite number.
+    OutOfRange,
+}
+
 /// What a pizza costs: Σ quantity × the topping's cost.
 ///
 /// # Errors
-/// The names of the toppings that have no cost, in their order on the pizza.
-pub(crate) fn of_pizza(toppings: &[PizzaTopping], cost_of: impl Fn(&str) -> Option<f64>) -> Result<f64, Vec<String>> {
+/// Why it has no price.
+pub(crate) fn of_pizza(toppings: &[PizzaTopping], cost_of: impl Fn(&str) -> Option<f64>) -> Result<f64, NoPrice> {
     let mut missing = Vec::new();
     let mut sum = 0.0;
     for topping in toppings {
@@ -29,7 +38,13 @@ pub(crate) fn of_pizza(toppings: &[PizzaTopping], cost_of: impl Fn(&str) -> Opti
             None => missing.push(topping.name.clone()),
         }
     }
-    if missing.is_empty() { Ok(round(sum)) } else { Err(missing) }
+    if !missing.is_empty() {
+        Err(NoPrice::Unknown(missing))
+    } else if !sum.is_finite() {
+        Err(NoPrice::OutOfRange)
+    } else {
+        Ok(round(sum))
+    }
 }
 
 /// Takes off what binary fractions add: 0.1 + 0.2 is 0.3 on a bill. Twelve significant digits are left.
@@ -64,7 +79,12 @@ mod tests {
     #[test]
     fn a_pizza_with_unknown_toppings_has_no_price() {
         let toppings = [topping("ananas", 1), topping("tomato", 1), topping("kiwi", 1)];
-        assert_eq!(of_pizza(&toppings, menu), Err(vec!["ananas".to_owned(), "kiwi".to_owned()]));
+        assert_eq!(of_pizza(&toppings, menu), Err(NoPrice::Unknown(vec!["ananas".to_owned(), "kiwi".to_owned()])));
+    }
+
+    #[test]
+    fn a_pizza_beyond_all_numbers_has_no_price() {
+        assert_eq!(of_pizza(&[topping("gold", 1000)], |_| Some(1e308)), Err(NoPrice::OutOfRange));
     }
 
     #[test]

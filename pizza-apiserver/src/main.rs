@@ -1,6 +1,6 @@
 //! The pizza restaurant's API server.
 
-use std::process::ExitCode;
+use std::{io::IsTerminal as _, process::ExitCode};
 
 use apiserver::{options::RecommendedOptions, server::shutdown_signal};
 use clap::Parser;
@@ -20,13 +20,16 @@ struct Arguments {
     log_json: bool,
 
     /// Which logs to write: error, warn, info, debug, trace, or a list of target=level.
-    #[arg(long, help_heading = "Logs", default_value = "info", env = "RUST_LOG")]
+    #[arg(long, help_heading = "Logs", default_value = "info", env = "RUST_LOG", value_parser = log_level)]
     log_level: EnvFilter,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let logs = tracing_subscriber::fmt().with_env_filter(arguments.log_level).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(arguments.log_level)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     if arguments.log_json {
         logs.json().init()
     } else {
@@ -39,6 +42,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A lone word must be a level: taken for a target, a misspelt one would silence everything.
+fn log_level(text: &str) -> Result<EnvFilter, String> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    for directive in text.split(',').filter(|directive| !directive.contains(['=', '['])) {
+        if !levels.contains(&directive.trim().to_ascii_lowercase().as_str()) {
+            return Err(format!("{directive:?} is no level; there are {}", levels.join(", ")));
+        }
+    }
+    EnvFilter::try_new(text).map_err(|error| error.to_string())
 }
 
 #[tokio::main]

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    cost,
+    cost::{self, NoPrice},
     menu::Menu,
     orders::PizzaKey,
     pizza::{Pizza, strategy::PizzaStrategy, v1beta1},
@@ -154,7 +154,10 @@ async fn wait_until(moment: Option<Instant>) {
 pub(crate) fn apply(pizza: &mut Pizza, cost_of: impl Fn(&str) -> Option<f64>) {
     let (cost, status, reason, message) = match cost::of_pizza(&pizza.spec.toppings, cost_of) {
         Ok(cost) => (Some(cost), "True", "AllToppingsKnown", "every topping has a cost".to_owned()),
-        Err(missing) => {
+        Err(NoPrice::OutOfRange) => {
+            (None, "False", "PriceOutOfRange", "the toppings cost more than a number can hold".to_owned())
+        }
+        Err(NoPrice::Unknown(missing)) => {
             let noun = if missing.len() == 1 { "topping" } else { "toppings" };
             (None, "False", "UnknownTopping", format!("no such {noun}: {}", missing.join(", ")))
         }
