@@ -78,7 +78,7 @@ macro_rules! storage_suite {
     };
     (@cases $module:ident, $make:expr; $($case:ident),* $(,)?) => {
         mod $module {
-            #[allow(unused_imports)]
+            #[allow(unused_imports, reason = "what $make needs of its surroundings is unknown here")]
             use super::*;
             $(
                 #[test]
