@@ -1,0 +1,2 @@
+//! Measurements beside the originals.
+fn main() {}

@@ -1,0 +1,3 @@
+//! The program: flags, runtime, signals.
+
+fn main() {}
