@@ -32,7 +32,7 @@ pub use self::{
     metrics::ConnectionMetrics,
     routes::{ClientRoutes, MetricsRoutes},
 };
-use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTls};
+use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTlsSource};
 
 /// Pause after an accept error that will not go away by itself at once (no file descriptors, no memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// Accepts connections on `listener` until the process closes.
-    pub fn serve(&self, listener: Listener, tls: Option<Arc<ServerTls>>, handler: impl Handler) {
+    pub fn serve(&self, listener: Listener, tls: Option<Arc<impl ServerTlsSource>>, handler: impl Handler) {
         let server = self.clone();
         self.listeners.spawn(async move {
             tracing::info!(url = %listener, "listening");
@@ -87,7 +87,13 @@ impl Server {
         });
     }
 
-    fn accepted(&self, stream: listener::Stream, peer: Peer, tls: Option<&Arc<ServerTls>>, handler: &impl Handler) {
+    fn accepted(
+        &self,
+        stream: listener::Stream,
+        peer: Peer,
+        tls: Option<&Arc<impl ServerTlsSource>>,
+        handler: &impl Handler,
+    ) {
         let place = match self.places.take(peer) {
             Ok(place) => place,
             Err(Full::All) => {
@@ -110,7 +116,7 @@ impl Server {
             metrics: self.metrics.clone(),
             peer,
         };
-        let (tls, handler) = (tls.map(|tls| tls.current()), handler.clone());
+        let (tls, handler) = (tls.map(|tls| tls.server_config()), handler.clone());
         self.connections.spawn(async move {
             let _place = place;
             connection.serve(stream, tls, handler).await;

@@ -1,4 +1,5 @@
-//! Certificates for both sides, read from files and read again when the files change.
+//! Certificates for both sides, read from files and read again when the files change; towards the shared etcd also from
+//! memory.
 //!
 //! A new configuration is built completely before it takes the place of the old one, and only new connections see it: a
 //! rotation drops nobody, and a half-written pair of files is logged and left for the next look.
@@ -8,23 +9,37 @@ mod files;
 mod reload;
 mod server;
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 
-use rustls::pki_types::pem;
+use rustls::{ServerConfig, pki_types::pem};
 
 pub use self::{
-    client::ClientTlsFiles,
+    client::{ClientTlsFiles, ClientTlsPem, ClientTlsSource, Pem},
     reload::{CertificateMetrics, Reload, Reloadable, keep_fresh},
     server::{AllowedClients, ServerTlsFiles, TlsVersions},
 };
 
 /// TLS towards the shared etcd; new connections use the files' latest valid contents.
-pub type ClientTls = Reloadable<ClientTlsFiles>;
+pub type ClientTls = Reloadable<ClientTlsSource>;
 
 /// TLS towards clients; new connections use the files' latest valid contents.
 pub type ServerTls = Reloadable<ServerTlsFiles>;
 
-/// Certificates that cannot be used.
+/// Where a listener finds its TLS configuration. It is asked for each connection, so that a new certificate needs no new
+/// listener and no connection ends because of it.
+pub trait ServerTlsSource: Send + Sync + 'static {
+    /// The configuration of the next connection.
+    fn server_config(&self) -> Arc<ServerConfig>;
+}
+
+impl ServerTlsSource for ServerTls {
+    fn server_config(&self) -> Arc<ServerConfig> {
+        self.current()
+    }
+}
+
+/// Certificates that cannot be used. Where they were not read from files ([`ClientTlsPem`]), a `path` is the name that they
+/// were given.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
