@@ -19,9 +19,6 @@ use crate::{
     upstream::{Endpoint, EndpointError, UpstreamConfig},
 };
 
-/// Where kube-apiserver keeps its data unless told otherwise (`--etcd-prefix`).
-const KUBERNETES: &[u8] = b"/registry/";
-
 /// Most connections at a time on the metrics listeners.
 const PROBES: usize = 64;
 
@@ -381,7 +378,7 @@ impl TryFrom<TenantArgs> for Tenancy {
         if prefix.overlaps(meta_prefix.as_bytes()) {
             return Err(ConfigError::OverlapsMeta { prefix: prefix.to_string(), meta_prefix: meta_prefix.to_string() });
         }
-        if prefix.overlaps(KUBERNETES) && !args.force {
+        if prefix.overlaps_kubernetes() && !args.force {
             return Err(ConfigError::OverlapsKubernetes(prefix));
         }
         Ok(Self { prefix, meta_prefix })

@@ -10,7 +10,10 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use self::claims::{ClaimError, Claims, ReleaseError, Standing, claim, read_claims, release, standing};
+pub use self::claims::{
+    ClaimError, Claims, Held, ReleaseError, Standing, TransferError, claim, claim_empty, read_claim, read_claims,
+    release, standing, transfer,
+};
 use crate::{
     lease_id::{LeaseSecret, SECRET_LEN},
     prefix::Prefix,
@@ -115,7 +118,12 @@ impl MetaLayout {
 
     /// The claim of one prefix.
     pub fn claim(&self, prefix: &Prefix) -> Bytes {
-        self.prefix.key(format!("claims/{}", prefix.hex()).as_bytes())
+        self.claim_of(prefix.as_bytes())
+    }
+
+    /// The claim of a prefix that [`MetaLayout::claimed_prefix`] found.
+    fn claim_of(&self, prefix: &[u8]) -> Bytes {
+        self.prefix.key(format!("claims/{}", hex::encode(prefix)).as_bytes())
     }
 
     /// The key that changes with every change to the claims.

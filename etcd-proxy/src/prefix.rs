@@ -14,6 +14,9 @@ const FROM_KEY: &[u8] = b"\0";
 /// The byte that a prefix ends in, so that no prefix contains a sibling (`/a` would contain `/ab`).
 pub const TERMINATOR: u8 = b'/';
 
+/// Where kube-apiserver keeps its data unless told otherwise (`--etcd-prefix`).
+pub const KUBERNETES: &[u8] = b"/registry/";
+
 /// A tenant's key prefix on the upstream. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
@@ -81,6 +84,11 @@ impl Prefix {
         self.successor.clone()
     }
 
+    /// The range of all keys with this prefix: key and range end.
+    pub fn all(&self) -> (Bytes, Bytes) {
+        (self.bytes.clone(), self.successor())
+    }
+
     /// The prefix in hexadecimal, as the meta keys name it.
     pub fn hex(&self) -> String {
         hex::encode(&self.bytes)
@@ -89,6 +97,11 @@ impl Prefix {
     /// Whether one of the two contains the other.
     pub fn overlaps(&self, other: &[u8]) -> bool {
         self.bytes.starts_with(other) || other.starts_with(&self.bytes)
+    }
+
+    /// Whether it lies under or around [`KUBERNETES`].
+    pub fn overlaps_kubernetes(&self) -> bool {
+        self.overlaps(KUBERNETES)
     }
 
     /// The upstream's key for a tenant's key.

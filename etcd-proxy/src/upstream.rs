@@ -63,6 +63,7 @@ pub struct Upstream {
     ranges: UpstreamChannel,
     streams: UpstreamChannel,
     members: Arc<[UpstreamChannel]>,
+    dialer: Arc<Dialer>,
 }
 
 // === impl UpstreamConfig ===
@@ -96,8 +97,9 @@ impl Upstream {
         Self {
             unary: UpstreamChannel::new(Pool::unary(dialer.clone(), unary)),
             ranges: UpstreamChannel::new(Pool::ranges(dialer.clone(), NonZeroUsize::MIN)),
-            streams: UpstreamChannel::new(Pool::streams(dialer, streams)),
+            streams: UpstreamChannel::new(Pool::streams(dialer.clone(), streams)),
             members,
+            dialer,
         }
     }
 
@@ -119,6 +121,12 @@ impl Upstream {
     /// The connections for streams.
     pub fn streams(&self) -> UpstreamChannel {
         self.streams.clone()
+    }
+
+    /// The endpoints that could not be connected to when that was last tried, and why. They are told to operators, not to
+    /// tenants.
+    pub fn failures(&self) -> Vec<(&Endpoint, String)> {
+        self.dialer.failures()
     }
 
     /// One channel per configured endpoint, for questions that every member must answer (its version, say).

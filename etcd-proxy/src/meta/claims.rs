@@ -3,6 +3,8 @@
 //! Two claims that do not know of each other could overlap although each was checked; so every change also writes the
 //! generation key, and happens only if that is unchanged since all claims were read.
 
+mod transfer;
+
 use bytes::Bytes;
 use proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
@@ -13,6 +15,7 @@ use proto::etcdserverpb::{
 use thiserror::Error;
 use tonic::{Code, Status};
 
+pub use self::transfer::{TransferError, transfer};
 use super::{Claim, MetaError, MetaLayout, encode_presence};
 use crate::{prefix::Prefix, upstream::Kv};
 
@@ -22,10 +25,28 @@ const ATTEMPTS: usize = 16;
 /// All claims at one moment.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// The claimed prefixes and who holds them, as far as this version can read that.
-    pub claims: Vec<(Vec<u8>, Result<Claim, MetaError>)>,
+    /// The claimed prefixes and who holds them, in the order of their keys.
+    pub claims: Vec<Held>,
     /// The revision at which they last changed; 0 if there never was one.
     generation: i64,
+}
+
+/// One claimed prefix and who holds it.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The prefix.
+    pub prefix: Vec<u8>,
+    /// The claim, as far as this version can read it.
+    pub claim: Result<Claim, MetaError>,
+    /// The revision at which it was made. It tells this claim from every other one, before or after, of the same prefix.
+    pub mod_revision: i64,
+}
+
+/// Whether a new owner may find something that an earlier one left.
+#[derive(Clone, Copy)]
+enum Inheritance {
+    Permitted,
+    Refused,
 }
 
 /// How a prefix stands among the claims.
@@ -71,6 +92,20 @@ pub enum ClaimError {
         owner: String,
         /// The owner's uid.
         uid: String,
+        /// The revision at which that claim was made.
+        mod_revision: i64,
+    },
+    /// Nobody holds it, but whoever claims it would inherit something.
+    #[error(
+        "prefix {prefix} is not claimed, but {keys} keys and {meta_keys} meta keys of an earlier owner are left under it"
+    )]
+    HoldsData {
+        /// The prefix.
+        prefix: Prefix,
+        /// How many keys lie under it.
+        keys: i64,
+        /// How many meta keys (secret, watermark, lease marks) belong to it.
+        meta_keys: i64,
     },
     /// Others kept changing the claims.
     #[error("the claims kept changing while this one was made; try again")]
@@ -156,37 +191,79 @@ pub async fn read_claims(kv: &mut Kv, meta: &MetaLayout) -> Result<Claims, Statu
         if let Err(error) = &claim {
             tracing::warn!(prefix = %prefix.escape_ascii(), %error, "nobody knows who holds this prefix");
         }
-        claims.push((prefix, claim));
+        claims.push(Held { prefix, claim, mod_revision: kv.mod_revision });
     }
     Ok(Claims { claims, generation })
 }
 
-/// Claims `prefix`. Claiming again what the same owner (by name and uid) already holds changes nothing.
+/// The claim of exactly `prefix`; `None` if nobody holds it. Reads one key.
+///
+/// # Errors
+/// When the upstream refuses.
+pub async fn read_claim(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix) -> Result<Option<Held>, Status> {
+    let answer = kv.range(RangeRequest { key: meta.claim(prefix), ..Default::default() }).await?.into_inner();
+    Ok(answer.kvs.first().map(|kv| Held {
+        prefix: prefix.as_bytes().to_vec(),
+        claim: Claim::decode(&kv.value),
+        mod_revision: kv.mod_revision,
+    }))
+}
+
+/// Claims `prefix`, with whatever lies under it. Claiming again what the same owner (by name and uid) already holds changes
+/// nothing.
 ///
 /// # Errors
 /// When somebody else holds the prefix or one that overlaps, when the stored claim of this prefix cannot be read, or the
 /// upstream refuses.
 pub async fn claim(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix, claim: &Claim) -> Result<(), ClaimError> {
+    claim_with(kv, meta, prefix, claim, Inheritance::Permitted).await
+}
+
+/// Claims `prefix` if nothing of an earlier owner is left under it: no key, no lease, no meta key. The Txn that makes the
+/// claim compares that. Claiming again what the same owner (by name and uid) already holds changes nothing.
+///
+/// # Errors
+/// [`ClaimError::HoldsData`] when something is left; otherwise as [`claim`].
+pub async fn claim_empty(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix, claim: &Claim) -> Result<(), ClaimError> {
+    claim_with(kv, meta, prefix, claim, Inheritance::Refused).await
+}
+
+async fn claim_with(
+    kv: &mut Kv,
+    meta: &MetaLayout,
+    prefix: &Prefix,
+    claim: &Claim,
+    inheritance: Inheritance,
+) -> Result<(), ClaimError> {
     if prefix.overlaps(meta.prefix().as_bytes()) {
         return Err(ClaimError::Meta { prefix: prefix.clone(), meta: meta.prefix().clone() });
     }
     for _ in 0..ATTEMPTS {
         let read = read_claims(kv, meta).await?;
-        for (held, holder) in &read.claims {
-            if held == prefix.as_bytes() {
-                let holder = holder.as_ref().map_err(Clone::clone)?;
-                if holder.owner == claim.owner && holder.uid == claim.uid {
-                    return Ok(());
-                }
+        if let Some(held) = read.of(prefix) {
+            let holder = held.claim.as_ref().map_err(Clone::clone)?;
+            if holder.owner == claim.owner && holder.uid == claim.uid {
+                return Ok(());
             }
-            if prefix.overlaps(held) {
-                let (owner, uid) = names(holder);
-                return Err(ClaimError::Held { held: held.clone(), owner, uid });
+        }
+        if let Some(held) = read.overlapping(prefix).next() {
+            let (owner, uid) = held.names();
+            let mod_revision = held.mod_revision;
+            return Err(ClaimError::Held { held: held.prefix.clone(), owner, uid, mod_revision });
+        }
+        let mut conditions = Vec::new();
+        if let Inheritance::Refused = inheritance {
+            let (data, meta_keys) = (prefix.all(), meta.tenant(prefix).all());
+            let left = (count(kv, &data).await?, count(kv, &meta_keys).await?);
+            if left != (0, 0) {
+                return Err(ClaimError::HoldsData { prefix: prefix.clone(), keys: left.0, meta_keys: left.1 });
             }
+            // Nor may any have come since they were counted.
+            conditions = vec![absent(data), absent(meta_keys)];
         }
         let put =
             Request::RequestPut(PutRequest { key: meta.claim(prefix), value: claim.encode(), ..Default::default() });
-        if change(kv, meta, &read, vec![], vec![put]).await? {
+        if change(kv, meta, &read, conditions, vec![put]).await? {
             return Ok(());
         }
     }
@@ -208,13 +285,13 @@ pub async fn release(
     keep_data: bool,
 ) -> Result<Claim, ReleaseError> {
     let tenant = meta.tenant(prefix);
-    let data = (prefix.key(b""), prefix.successor());
+    let data = prefix.all();
     for _ in 0..ATTEMPTS {
         let read = read_claims(kv, meta).await?;
-        let Some((_, held)) = read.claims.iter().find(|(held, _)| held == prefix.as_bytes()) else {
+        let Some(held) = read.of(prefix) else {
             return Err(ReleaseError::NotClaimed(prefix.clone()));
         };
-        let held = held.as_ref().map_err(Clone::clone)?;
+        let held = held.claim.as_ref().map_err(Clone::clone)?;
         if owner.is_some_and(|owner| owner != (held.owner.as_str(), held.uid.as_str())) {
             let (owner, uid) = (held.owner.clone(), held.uid.clone());
             return Err(ReleaseError::Held { prefix: prefix.clone(), owner, uid });
@@ -247,15 +324,18 @@ pub async fn standing(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix) -> Result
     }
     let (claims, others_seen) = match read_claims(kv, meta).await {
         Ok(read) => (read.claims, true),
-        Err(status) if status.code() == Code::PermissionDenied => (own_claim(kv, meta, prefix).await?, false),
+        Err(status) if status.code() == Code::PermissionDenied => {
+            (read_claim(kv, meta, prefix).await?.into_iter().collect(), false)
+        }
         Err(status) => return Err(status.into()),
     };
     let mut own = None;
-    for (held, claim) in claims {
-        if held == prefix.as_bytes() {
-            own = Some(claim?);
-        } else if prefix.overlaps(&held) {
-            return Ok(Standing::Overlaps { prefix: held, owner: names(&claim).0 });
+    for held in claims {
+        if held.prefix == prefix.as_bytes() {
+            own = Some(held.claim?);
+        } else if prefix.overlaps(&held.prefix) {
+            let (owner, _) = held.names();
+            return Ok(Standing::Overlaps { prefix: held.prefix, owner });
         }
     }
     Ok(match (own, others_seen) {
@@ -265,20 +345,34 @@ pub async fn standing(kv: &mut Kv, meta: &MetaLayout, prefix: &Prefix) -> Result
     })
 }
 
-async fn own_claim(
-    kv: &mut Kv,
-    meta: &MetaLayout,
-    prefix: &Prefix,
-) -> Result<Vec<(Vec<u8>, Result<Claim, MetaError>)>, Status> {
-    let answer = kv.range(RangeRequest { key: meta.claim(prefix), ..Default::default() }).await?.into_inner();
-    Ok(answer.kvs.first().map(|kv| (prefix.as_bytes().to_vec(), Claim::decode(&kv.value))).into_iter().collect())
+// === impl Claims ===
+
+impl Claims {
+    /// The claim of exactly `prefix`.
+    pub fn of(&self, prefix: &Prefix) -> Option<&Held> {
+        self.claims.iter().find(|held| held.prefix == prefix.as_bytes())
+    }
+
+    /// The claims that keep anybody else from claiming `prefix`: its own, those that contain it and those that lie in it.
+    pub fn overlapping(&self, prefix: &Prefix) -> impl Iterator<Item = &Held> {
+        self.claims.iter().filter(|held| prefix.overlaps(&held.prefix))
+    }
 }
 
-/// Owner and uid, for a message.
-fn names(claim: &Result<Claim, MetaError>) -> (String, String) {
-    match claim {
-        Ok(claim) => (claim.owner.clone(), claim.uid.clone()),
-        Err(error) => (format!("unknown ({error})"), String::new()),
+// === impl Held ===
+
+impl Held {
+    /// Owner and uid, for a message.
+    pub fn names(&self) -> (String, String) {
+        match &self.claim {
+            Ok(claim) => (claim.owner.clone(), claim.uid.clone()),
+            Err(error) => (format!("unknown ({error})"), String::new()),
+        }
+    }
+
+    /// Holds in a Txn while this very claim stands: neither released nor given to anybody else, nor made again.
+    pub fn stands(&self, meta: &MetaLayout) -> Compare {
+        modified_at(meta.claim_of(&self.prefix), self.mod_revision)
     }
 }
 
@@ -298,13 +392,7 @@ async fn change(
     changes: Vec<Request>,
 ) -> Result<bool, Status> {
     let generation: Bytes = meta.claims_generation();
-    let unchanged = Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Mod as i32,
-        key: generation.clone(),
-        target_union: Some(TargetUnion::ModRevision(read.generation)),
-        ..Default::default()
-    };
+    let unchanged = modified_at(generation.clone(), read.generation);
     let renew = Request::RequestPut(PutRequest { key: generation, value: encode_presence(), ..Default::default() });
     let request = TxnRequest {
         compare: std::iter::once(unchanged).chain(conditions).collect(),
@@ -312,6 +400,17 @@ async fn change(
         ..Default::default()
     };
     Ok(kv.txn(request).await?.into_inner().succeeded)
+}
+
+/// Holds while a key is as it was left at a revision; 0 is that of a key that does not exist.
+fn modified_at(key: Bytes, revision: i64) -> Compare {
+    Compare {
+        result: CompareResult::Equal as i32,
+        target: CompareTarget::Mod as i32,
+        key,
+        target_union: Some(TargetUnion::ModRevision(revision)),
+        ..Default::default()
+    }
 }
 
 /// Holds while there is no key in a range: any that there were would have been created at some revision.

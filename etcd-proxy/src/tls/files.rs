@@ -1,4 +1,4 @@
-//! Reading PEM files.
+//! Reading PEM, from files and from memory.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use rustls::{
 
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
-use super::{TlsError, reload::Loaded};
+use super::{TlsError, client::Pem, reload::Loaded};
 
 /// A certificate chain and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,9 @@ pub(super) struct Contents {
     digest: Context,
     expires: Option<i64>,
 }
+
+/// A certificate chain and its private key, read.
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// Tells one state of the files from another. Not secret: a digest.
 pub(super) type Fingerprint = [u8; 32];
@@ -44,37 +47,60 @@ impl Contents {
 
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, TlsError> {
         let bytes = std::fs::read(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })?;
-        self.digest.update(&bytes.len().to_be_bytes());
-        self.digest.update(&bytes);
+        self.note(&bytes);
         Ok(bytes)
+    }
+
+    fn note(&mut self, bytes: &[u8]) {
+        self.digest.update(&bytes.len().to_be_bytes());
+        self.digest.update(bytes);
     }
 
     /// The trust anchors in `path`.
     pub(super) fn anchors(&mut self, path: &Path) -> Result<RootCertStore, TlsError> {
-        let mut store = RootCertStore::empty();
-        for certificate in certificates(&self.read(path)?, path)? {
-            store.add(certificate).map_err(|source| TlsError::Anchor { path: path.to_owned(), source })?;
-        }
-        Ok(store)
+        anchors(&self.read(path)?, path)
+    }
+
+    /// The trust anchors in a text.
+    pub(super) fn anchors_in(&mut self, pem: &Pem) -> Result<RootCertStore, TlsError> {
+        self.note(pem.text());
+        anchors(pem.text(), pem.name())
     }
 
     /// The chain and the key in `files`.
-    pub(super) fn identity(
-        &mut self,
-        files: &IdentityFiles,
-    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-        let chain = certificates(&self.read(&files.cert)?, &files.cert)?;
+    pub(super) fn identity(&mut self, files: &IdentityFiles) -> Result<Identity, TlsError> {
+        let (cert, key) = (self.read(&files.cert)?, self.read(&files.key)?);
+        self.identity_of((&cert, &files.cert), (&key, &files.key))
+    }
+
+    /// The chain and the key in two texts.
+    pub(super) fn identity_in(&mut self, cert: &Pem, key: &Pem) -> Result<Identity, TlsError> {
+        self.note(cert.text());
+        self.note(key.text());
+        self.identity_of((cert.text(), cert.name()), (key.text(), key.name()))
+    }
+
+    fn identity_of(&mut self, cert: (&[u8], &Path), key: (&[u8], &Path)) -> Result<Identity, TlsError> {
+        let chain = certificates(cert.0, cert.1)?;
         self.expires = chain.first().and_then(|leaf| {
             let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
             Some(leaf.validity().not_after.timestamp())
         });
-        let key = PrivateKeyDer::from_pem_slice(&self.read(&files.key)?).map_err(|source| TlsError::Pem {
-            path: files.key.clone(),
+        let key = PrivateKeyDer::from_pem_slice(key.0).map_err(|source| TlsError::Pem {
+            path: key.1.to_owned(),
             what: "private key",
             source,
         })?;
         Ok((chain, key))
     }
+}
+
+fn anchors(pem: &[u8], path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem, path)? {
+        store.add(certificate).map_err(|source| TlsError::Anchor { path: path.to_owned(), source })?;
+    }
+    Ok(store)
 }
 
 fn certificates(bytes: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -133,7 +133,8 @@ impl<S: Source> Reloadable<S> {
     ///
     /// # Errors
     /// Names the file that is missing or unusable.
-    pub fn load(source: S) -> Result<Self, TlsError> {
+    pub fn load(source: impl Into<S>) -> Result<Self, TlsError> {
+        let source = source.into();
         let Loaded { config, fingerprint, expires } = source.load()?;
         Ok(Self { source, current: ArcSwap::from_pointee(config), contents: Mutex::new((fingerprint, expires)) })
     }

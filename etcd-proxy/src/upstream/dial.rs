@@ -29,7 +29,15 @@ pub(super) enum Traffic {
 #[derive(Debug)]
 pub(super) struct Dialer {
     config: UpstreamConfig,
-    health: Box<[Mutex<Backoff>]>,
+    health: Box<[Mutex<Health>]>,
+}
+
+/// How an endpoint fared of late.
+#[derive(Debug, Default)]
+struct Health {
+    backoff: Backoff,
+    /// Why the last attempt failed, until one succeeds.
+    failure: Option<String>,
 }
 
 /// A connection that was made.
@@ -80,7 +88,7 @@ impl Dialer {
     /// Whether any of `candidates` may be tried now.
     pub(super) fn may_dial(&self, candidates: &[usize]) -> bool {
         let now = Instant::now();
-        candidates.iter().filter_map(|index| self.health.get(*index)).any(|health| health.lock().is_over(now))
+        candidates.iter().filter_map(|index| self.health.get(*index)).any(|health| health.lock().backoff.is_over(now))
     }
 
     /// Tries `candidates` in turn, leaving out those that failed of late.
@@ -89,7 +97,7 @@ impl Dialer {
             let (Some(endpoint), Some(health)) = (self.config.endpoints.get(index), self.health.get(index)) else {
                 continue;
             };
-            if !health.lock().is_over(Instant::now()) {
+            if !health.lock().backoff.is_over(Instant::now()) {
                 continue;
             }
             let attempt = timeout(self.config.dial_timeout, self.connect(index, endpoint, traffic));
@@ -111,8 +119,16 @@ impl Dialer {
     /// Notes that an endpoint answered a request: its back-off is forgotten.
     pub(super) fn succeeded(&self, index: usize) {
         if let Some(health) = self.health.get(index) {
-            health.lock().succeeded();
+            let mut health = health.lock();
+            health.backoff.succeeded();
+            health.failure = None;
         }
+    }
+
+    /// The endpoints that failed when they were last tried, and why.
+    pub(super) fn failures(&self) -> Vec<(&Endpoint, String)> {
+        let all = self.config.endpoints.iter().zip(&self.health);
+        all.filter_map(|(endpoint, health)| Some((endpoint, health.lock().failure.clone()?))).collect()
     }
 
     fn failed(&self, index: usize, error: &(dyn Error + 'static)) {
@@ -120,7 +136,10 @@ impl Dialer {
             return;
         };
         self.config.metrics.failed(endpoint);
-        let wait = health.lock().failed(Instant::now());
+        let mut health = health.lock();
+        let wait = health.backoff.failed(Instant::now());
+        health.failure = Some(reason(error));
+        drop(health);
         tracing::warn!(%endpoint, error, "upstream unreachable, left alone for {wait:?}");
     }
 
@@ -210,4 +229,18 @@ impl Traffic {
             Self::Streams => (MIB, 512 * MIB),
         }
     }
+}
+
+/// An error with those that it came of, each said once.
+fn reason(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = cause.source();
+    }
+    text
 }
