@@ -55,7 +55,7 @@ pub struct GrantTarget {
 }
 
 /// What kind of object a client's things are written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, schemars::JsonSchema)]
 #[expect(missing_docs, reason = "the kinds of their names")]
 pub enum TargetKind {
     Secret,
