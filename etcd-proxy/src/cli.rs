@@ -17,7 +17,7 @@ use std::{
 use clap::{Args, Command, FromArgMatches, error::ErrorKind};
 
 pub use self::{
-    serve::{CompactionArg, LimitArgs, ListenArgs, SecurityArgs, ServeArgs, ViewArgs},
+    serve::{CompactionArg, LimitArgs, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, ViewArgs},
     shared::{LogArgs, LogFormat, LogLevel, TenantArgs, UpstreamArgs},
     tools::{ClaimArgs, LeaveArgs, OwnerArgs, ReleaseArgs},
 };

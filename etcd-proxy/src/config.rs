@@ -3,6 +3,7 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::{NonZeroU32, NonZeroUsize},
     os::unix::ffi::OsStringExt,
     path::PathBuf,
     sync::Arc,
@@ -12,7 +13,8 @@ use std::{
 use rustls::pki_types::ServerName;
 
 use crate::{
-    cli::{CompactionArg, SecurityArgs, ServeArgs, TenantArgs, UpstreamArgs},
+    cli::{CompactionArg, QuotaArgs, SecurityArgs, ServeArgs, TenantArgs, UpstreamArgs},
+    limits::{LimitSettings, RateSettings},
     prefix::{Prefix, PrefixError},
     tenant::{CompactionPolicy, MAX_RANGE_STREAMS},
     tls::{AllowedClients, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions},
@@ -53,6 +55,8 @@ pub struct Config {
     pub max_txn_ops: usize,
     /// Most RangeStreams at a time.
     pub max_range_streams: usize,
+    /// What the tenant may use.
+    pub limits: LimitSettings,
 }
 
 /// Which keys are the tenant's, and where the bookkeeping is.
@@ -244,8 +248,30 @@ impl TryFrom<ServeArgs> for Config {
             max_request_bytes: usize::try_from(args.limits.max_request_bytes).unwrap_or(usize::MAX),
             max_txn_ops: usize::try_from(args.limits.max_txn_ops).unwrap_or(usize::MAX),
             max_range_streams: args.limits.max_range_streams,
+            limits: limits(&args.quotas)?,
         })
     }
+}
+
+fn limits(args: &QuotaArgs) -> Result<LimitSettings, ConfigError> {
+    let requests_per_second = match (NonZeroU32::new(args.max_requests_per_second), args.max_requests_burst) {
+        (Some(per_second), burst) => {
+            Some(RateSettings { per_second, burst: NonZeroU32::new(burst).unwrap_or(per_second) })
+        }
+        (None, 0) => None,
+        (None, _) => {
+            let (given, missing) = ("--max-requests-burst", "--max-requests-per-second");
+            return Err(ConfigError::Incomplete { given, missing });
+        }
+    };
+    Ok(LimitSettings {
+        quota_bytes: NonZeroUsize::new(args.quota_bytes),
+        quota_keys: NonZeroUsize::new(args.quota_keys),
+        requests_per_second,
+        concurrent_requests: NonZeroUsize::new(args.max_concurrent_requests),
+        watches: NonZeroUsize::new(args.max_watches),
+        leases: NonZeroUsize::new(args.max_leases),
+    })
 }
 
 fn client_urls(args: &ServeArgs, tls: bool) -> Result<Vec<ListenUrl>, ConfigError> {

@@ -28,6 +28,8 @@ pub enum EtcdError {
     FutureRevision,
     /// More at a time than there may be.
     TooManyRequests,
+    /// A write at the quota.
+    NoSpace,
     /// A write larger than `--max-request-bytes`.
     RequestTooLarge,
     /// Authenticate on an etcd with authentication off.
@@ -81,7 +83,7 @@ impl EtcdError {
             | Self::RequestTooLarge => Code::InvalidArgument,
             Self::StreamSortOrder | Self::StreamRevisionFilters => Code::Unimplemented,
             Self::Compacted | Self::FutureRevision => Code::OutOfRange,
-            Self::TooManyRequests => Code::ResourceExhausted,
+            Self::TooManyRequests | Self::NoSpace => Code::ResourceExhausted,
             Self::AuthNotEnabled | Self::UserNotFound | Self::RoleNotFound => Code::FailedPrecondition,
             Self::Stopped => Code::Unavailable,
         }
@@ -101,6 +103,7 @@ impl EtcdError {
             Self::Compacted => "etcdserver: mvcc: required revision has been compacted",
             Self::FutureRevision => "etcdserver: mvcc: required revision is a future revision",
             Self::TooManyRequests => "etcdserver: too many requests",
+            Self::NoSpace => "etcdserver: mvcc: database space exceeded",
             Self::RequestTooLarge => "etcdserver: request is too large",
             Self::AuthNotEnabled => "etcdserver: authentication is not enabled",
             Self::UserNotFound => "etcdserver: user name not found",

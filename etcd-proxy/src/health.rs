@@ -107,10 +107,11 @@ where
     /// The endpoints of the metrics port.
     pub(crate) async fn metrics(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
         match uri.path() {
-            "/livez" | "/readyz" | "/metrics" if method != Method::GET => method_not_allowed(),
+            "/livez" | "/readyz" | "/metrics" | "/usage" if method != Method::GET => method_not_allowed(),
             "/livez" => text(StatusCode::OK, "ok\n"),
             "/readyz" => self.readyz(uri).await,
             "/metrics" => self.exposition(),
+            "/usage" => self.usage().await,
             _ => self.client(method, uri).await,
         }
     }
@@ -162,7 +163,8 @@ where
         let excluded: Vec<&str> = query(uri, "exclude").collect();
         let mut reasons = String::new();
         let mut failed = false;
-        for check in ["shutdown", "claims", "upstream", "meta"] {
+        let counting = (!self.tenant.limits().counted()).then_some("limits");
+        for check in ["shutdown", "claims", "upstream", "meta"].into_iter().chain(counting) {
             if excluded.contains(&check) {
                 continue;
             }
@@ -180,6 +182,8 @@ where
                     problem.filter(ours).map(|status| status.message().to_owned())
                 }
                 "upstream" | "meta" => Some("not reached yet".to_owned()),
+                // Writes would have to wait.
+                "limits" => Some("what the tenant has stored is not counted yet".to_owned()),
                 _ => None,
             };
             match problem {
@@ -197,6 +201,14 @@ where
         match query(uri, "verbose").next() {
             Some(_) => text(StatusCode::OK, reasons + "ok\n"),
             None => text(StatusCode::OK, "ok\n"),
+        }
+    }
+
+    /// What the tenant uses, as JSON. What has to be counted on an upstream that does not answer is left open.
+    async fn usage(&self) -> Response<Full<Bytes>> {
+        match timeout(PATIENCE, self.tenant.usage()).await {
+            Ok(usage) => respond(StatusCode::OK, "application/json", serde_json::to_string(&usage).unwrap_or_default()),
+            Err(_) => text(StatusCode::GATEWAY_TIMEOUT, "the upstream does not answer\n"),
         }
     }
 

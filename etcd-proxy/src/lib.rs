@@ -8,6 +8,7 @@ pub mod gate;
 pub mod grpc;
 pub mod health;
 pub mod lease_id;
+pub mod limits;
 pub mod meta;
 pub mod metrics;
 pub mod prefix;

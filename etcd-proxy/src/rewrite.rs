@@ -9,7 +9,7 @@ mod typed;
 mod watch;
 
 use bytes::{Bytes, BytesMut};
-use proto::mvccpb::KeyValue;
+use proto::{etcdserverpb::PutRequest, mvccpb::KeyValue};
 use tonic::Status;
 
 pub use self::{
@@ -21,6 +21,7 @@ pub use self::{
 use crate::{
     error::{EtcdError, Unsupported},
     lease_id::{CipherError, LeaseCipher},
+    limits::Amount,
     meta::TenantKeys,
     prefix::{ForeignKey, Prefix},
     unknown::Refusal,
@@ -75,6 +76,17 @@ pub trait Rewriter: Send + Sync {
     /// # Errors
     /// Whatever keeps the message from being passed on; `out` is then unchanged.
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt>;
+
+    /// The most that a client's message can add to what is stored, if a Put that it holds adds what `added` says. A message
+    /// that has passed [`Rewriter::request`].
+    fn adds(&self, _message: &Bytes, _added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
+        Amount::NOTHING
+    }
+
+    /// The revision that the request of this message of the upstream's wrote, if it put a key.
+    fn written(&self, _message: &Bytes) -> Option<i64> {
+        None
+    }
 }
 
 // === impl View ===

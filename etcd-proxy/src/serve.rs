@@ -10,6 +10,7 @@ use crate::{
     drain::{Shutdown, Signals},
     gate::Gate,
     health::{Probes, grpc_health, report},
+    limits::Limits,
     meta::MetaLayout,
     metrics::Metrics,
     server::{BindError, ClientRoutes, ConnectionMetrics, Listener, MetricsRoutes, Server},
@@ -78,9 +79,15 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let upstream = Upstream::new(upstream_config);
     let tenant = Tenant::new(tenant_config(&config), upstream.clone(), metrics, shutdown.closing().clone());
     let gate = Gate::default();
-    let services = gate.before(service::router(tenant.clone())?);
+    Limits::register(tenant.limits(), registry.sub_registry_with_prefix("etcd_proxy"));
+    let router = service::router(tenant.clone())?;
+    let services = gate.before(router.clone());
     let (reporter, health) = grpc_health().await;
-    let checks = Probes::new(services.clone(), tenant.clone(), gate.clone(), shutdown.clone(), Arc::new(registry));
+    let registry = Arc::new(registry);
+    let probes_of = |services| Probes::new(services, tenant.clone(), gate.clone(), shutdown.clone(), registry.clone());
+    let checks = probes_of(services.clone());
+    // What the operator asks is not to count as the tenant's, nor to be refused because the tenant asks for too much.
+    let operator_checks = probes_of(gate.before(router.unlimited()));
 
     // Asked before anything is answered, so that a refusal is seen at once; if there is no answer, asked again beside.
     let verdict = tokio::select! {
@@ -117,7 +124,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     );
     for listener in probes {
         let tls = tls.clone().filter(|_| listener.is_tls());
-        probe_server.serve(listener, tls, MetricsRoutes::new(checks.clone()));
+        probe_server.serve(listener, tls, MetricsRoutes::new(operator_checks.clone()));
     }
 
     let serving = async {
@@ -162,6 +169,7 @@ fn tenant_config(config: &Config) -> TenantConfig {
         max_txn_ops: config.max_txn_ops,
         max_request_bytes: config.max_request_bytes,
         max_range_streams: config.max_range_streams,
+        limits: config.limits,
         ..TenantConfig::new(config.tenancy.prefix.clone(), meta)
     }
 }

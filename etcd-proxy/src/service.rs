@@ -26,10 +26,12 @@ use tower::Service;
 
 use self::methods::{Action, Method, Methods};
 use crate::{
+    error::EtcdError,
     grpc::{
         self, Deadline, UpstreamHeaders,
         framing::{Encoding, Frames},
     },
+    limits::Counted,
     tenant::Tenant,
     unknown::SchemaError,
 };
@@ -39,6 +41,8 @@ use crate::{
 pub struct Router {
     tenant: Tenant,
     methods: Arc<Methods>,
+    /// Whether calls count against the tenant's limits.
+    limited: bool,
 }
 
 /// The gRPC service of `tenant`.
@@ -47,7 +51,7 @@ pub struct Router {
 /// When the compiled-in descriptors of the etcd API do not hold together.
 pub fn router(tenant: Tenant) -> Result<Router, SchemaError> {
     let methods = Arc::new(Methods::new(tenant.metrics())?);
-    Ok(Router { tenant, methods })
+    Ok(Router { tenant, methods, limited: true })
 }
 
 /// A call as it came from the client.
@@ -64,7 +68,26 @@ struct ClientCall {
 // === impl Router ===
 
 impl Router {
-    async fn answer(self, request: Request<Body>) -> Response<Body> {
+    /// The same service for calls that are not the tenant's and do not count against its limits: probes.
+    #[must_use]
+    pub fn unlimited(self) -> Self {
+        Self { limited: false, ..self }
+    }
+
+    /// Holds a call against the limits of the tenant's requests. The answer lives as long as the call is under way.
+    fn enter(&self, method: &Method) -> Result<Option<Counted<'_>>, EtcdError> {
+        if !self.limited {
+            return Ok(None);
+        }
+        let limits = self.tenant.limits();
+        limits.request()?;
+        match method.action {
+            Action::Unary(_) => limits.unary().map(Some),
+            Action::Stream(_) => Ok(None),
+        }
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
         if !is_grpc(&request) {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -74,6 +97,13 @@ impl Router {
             return self.methods.unknown(request.uri().path()).into_http();
         };
         let mut call = method.metrics.start();
+        let _under_way = match self.enter(method) {
+            Ok(under_way) => under_way,
+            Err(refused) => {
+                call.end(refused.code());
+                return Status::from(refused).into_http();
+            }
+        };
         let answer = match encoding(&request) {
             Ok(encoding) => self.dispatch(method, request, encoding, call).await,
             Err(status) => {

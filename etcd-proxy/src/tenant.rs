@@ -18,6 +18,7 @@ use self::{versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
     lease_id::LeaseCipher,
+    limits::{LimitSettings, Limits, Usage},
     meta::{MetaLayout, TenantKeys},
     metrics::Metrics,
     prefix::Prefix,
@@ -59,6 +60,8 @@ pub struct TenantConfig {
     pub max_request_bytes: usize,
     /// RangeStreams at a time, at most [`MAX_RANGE_STREAMS`].
     pub max_range_streams: usize,
+    /// What else is limited.
+    pub limits: LimitSettings,
 }
 
 /// What a tenant's Compact does.
@@ -86,6 +89,7 @@ struct Inner {
     watermark: Watermark,
     versions: Versions,
     range_streams: Arc<Semaphore>,
+    limits: Arc<Limits>,
     stop: CancellationToken,
 }
 
@@ -103,6 +107,7 @@ impl TenantConfig {
             max_txn_ops: DEFAULT_MAX_TXN_OPS,
             max_request_bytes: DEFAULT_MAX_REQUEST_BYTES,
             max_range_streams: DEFAULT_MAX_RANGE_STREAMS,
+            limits: LimitSettings::default(),
         }
     }
 }
@@ -116,6 +121,7 @@ impl Tenant {
         let keys = config.meta.tenant(&config.prefix);
         let watermark = Watermark::new(metrics.watermark.clone());
         let range_streams = Arc::new(Semaphore::new(config.max_range_streams.min(MAX_RANGE_STREAMS)));
+        let limits = Arc::new(Limits::new(config.limits, &config.prefix, &keys));
         Self(Arc::new(Inner {
             config,
             keys,
@@ -126,18 +132,21 @@ impl Tenant {
             watermark,
             versions: Versions::default(),
             range_streams,
+            limits,
             stop,
         }))
     }
 
-    /// Starts what goes on in the background: following the watermark that other replicas move. It ends when the tenant
-    /// stops.
+    /// Starts what goes on in the background: following the watermark that other replicas move, and what is stored where
+    /// that is limited. It ends when the tenant stops.
     pub fn start(&self, tasks: &TaskTracker) {
         let tenant = self.clone();
         tasks.spawn(async move {
             let stop = tenant.0.stop.clone();
             // An error means that the tenant stopped first.
-            let _stopped = stop.run_until_cancelled(watermark::follow(&tenant)).await;
+            let following =
+                async { tokio::join!(watermark::follow(&tenant), tenant.0.limits.follow(&tenant.0.upstream)) };
+            let _stopped = stop.run_until_cancelled(following).await;
         });
     }
 
@@ -159,6 +168,16 @@ impl Tenant {
     /// What it counts.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// What it may use, and what it uses of that.
+    pub fn limits(&self) -> &Arc<Limits> {
+        &self.0.limits
+    }
+
+    /// What it uses, counted on the upstream where nothing here follows it.
+    pub async fn usage(&self) -> Usage {
+        self.0.limits.usage(&self.0.upstream, &self.0.config.prefix, &self.0.keys).await
     }
 
     /// Cancelled when its streams are to end.

@@ -25,7 +25,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("self-signed-cert-validity", NO_AUTO_TLS),
     ("data-dir", "the proxy stores nothing on disk; remove the flag"),
     ("wal-dir", NO_MEMBER),
-    ("quota-backend-bytes", "quotas per tenant are not implemented"),
+    ("quota-backend-bytes", "the store is the upstream's; a tenant's quota is --quota-bytes"),
     ("auto-compaction-mode", NO_MEMBER),
     ("auto-compaction-retention", NO_MEMBER),
     ("listen-peer-urls", NO_MEMBER),

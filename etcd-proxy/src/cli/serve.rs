@@ -27,6 +27,9 @@ pub struct ServeArgs {
     /// What is bounded.
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// What the tenant may use.
+    #[command(flatten)]
+    pub quotas: QuotaArgs,
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
@@ -73,8 +76,8 @@ pub struct ListenArgs {
         visible_alias = "advertise-client-url"
     )]
     pub advertise_client_urls: Vec<String>,
-    /// List of URLs to listen on for the /metrics, /livez, /readyz, /health and /version endpoints. For https, the
-    /// client URL TLS info is used.
+    /// List of URLs to listen on for the /metrics, /usage, /livez, /readyz, /health and /version endpoints. For https, the
+    /// client URL TLS info is used. Plaintext is served on any address, as by etcd: there is no way to the keys here.
     #[arg(long, env = "ETCD_PROXY_LISTEN_METRICS_URLS", value_delimiter = ',', visible_alias = "metrics-addr")]
     pub listen_metrics_urls: Vec<String>,
     /// Permissions of unix sockets, in octal.
@@ -160,4 +163,34 @@ pub struct LimitArgs {
     /// Longest time that a new connection may take for its TLS handshake and its first bytes of HTTP.
     #[arg(long, env = "ETCD_PROXY_HANDSHAKE_TIMEOUT", value_parser = values::duration, default_value = "10s")]
     pub handshake_timeout: Duration,
+}
+
+/// What the tenant may use. All of it is off unless asked for.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Quotas")]
+pub struct QuotaArgs {
+    /// Bytes that the tenant's live keys and their values may have together, 0 for no limit. A write that would go beyond
+    /// is refused as by an etcd without space; deletions and writes that shrink pass. One for all replicas.
+    #[arg(long, env = "ETCD_PROXY_QUOTA_BYTES", default_value = "0")]
+    pub quota_bytes: usize,
+    /// Live keys that the tenant may have, 0 for no limit; as --quota-bytes.
+    #[arg(long, env = "ETCD_PROXY_QUOTA_KEYS", default_value = "0")]
+    pub quota_keys: usize,
+    /// Requests (RPCs, streams that are opened among them) per second in this process, 0 for no limit. Further ones are
+    /// refused.
+    #[arg(long, env = "ETCD_PROXY_MAX_REQUESTS_PER_SECOND", default_value = "0")]
+    pub max_requests_per_second: u32,
+    /// Requests that may come at once after a time of rest, with --max-requests-per-second; 0 for as many as in a second.
+    #[arg(long, env = "ETCD_PROXY_MAX_REQUESTS_BURST", default_value = "0")]
+    pub max_requests_burst: u32,
+    /// Unary requests at a time in this process, 0 for no limit. Further ones are refused.
+    #[arg(long, env = "ETCD_PROXY_MAX_CONCURRENT_REQUESTS", default_value = "0")]
+    pub max_concurrent_requests: usize,
+    /// Watches at a time in this process, on all streams together, 0 for no limit. Further ones are answered as denied by
+    /// etcd; their stream goes on.
+    #[arg(long, env = "ETCD_PROXY_MAX_WATCHES", default_value = "0")]
+    pub max_watches: usize,
+    /// Leases that the tenant may have, 0 for no limit. Further ones are refused. One for all replicas.
+    #[arg(long, env = "ETCD_PROXY_MAX_LEASES", default_value = "0")]
+    pub max_leases: usize,
 }

@@ -62,6 +62,7 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
         ("--prefix=/a/ --keepalive-time=4s", "at least 10s"),
         ("--prefix=/a/ --max-range-streams=0", "between 1 and 512"),
         ("--prefix=/a/ --max-range-streams=513", "between 1 and 512"),
+        ("--prefix=/a/ --max-requests-burst=5", "--max-requests-burst needs --max-requests-per-second"),
         ("--prefix=/a/ --max-connections=0", "--max-connections must"),
         ("--prefix=/a/ --max-connections-per-client=0", "--max-connections-per-client must"),
         ("--prefix=/a/ --listen-addr=127.0.0.1:1 --listen-client-urls=http://127.0.0.1:2", "--listen-addr"),
@@ -82,6 +83,37 @@ fn what_is_forced_is_accepted() {
         "--prefix=/a/ --listen-client-urls=http://0.0.0.0:1 --allow-plaintext --advertise-client-urls=http://h:1",
     );
     assert_eq!(open.unwrap().advertise, ["http://h:1"]);
+}
+
+/// Whoever reaches the metrics gets no further, so that they may be had on any address, as etcd's.
+#[test]
+fn metrics_may_be_plaintext_anywhere() {
+    let config = config(
+        "--prefix=/a/ --listen-client-urls=https://0.0.0.0:2379 --advertise-client-urls=https://h:2379 --cert-file=c --key-file=k \
+         --listen-metrics-urls=http://0.0.0.0:2381",
+    );
+    assert_eq!(config.unwrap().metrics[0].to_string(), "http://0.0.0.0:2381");
+}
+
+#[test]
+fn the_tenants_use_is_not_limited_unless_asked_for() {
+    assert_eq!(config("--prefix=/a/").unwrap().limits, LimitSettings::default());
+    let limits = config(
+        "--prefix=/a/ --quota-bytes=536870912 --quota-keys=200000 --max-requests-per-second=500 --max-requests-burst=1000 \
+         --max-concurrent-requests=200 --max-watches=10000 --max-leases=9000",
+    );
+    let (one, of) = (|number| NonZeroU32::new(number).unwrap(), NonZeroUsize::new);
+    let expected = LimitSettings {
+        quota_bytes: of(536_870_912),
+        quota_keys: of(200_000),
+        requests_per_second: Some(RateSettings { per_second: one(500), burst: one(1000) }),
+        concurrent_requests: of(200),
+        watches: of(10_000),
+        leases: of(9000),
+    };
+    assert_eq!(limits.unwrap().limits, expected);
+    let rate = config("--prefix=/a/ --max-requests-per-second=500").unwrap().limits.requests_per_second;
+    assert_eq!(rate, Some(RateSettings { per_second: one(500), burst: one(500) }));
 }
 
 #[test]

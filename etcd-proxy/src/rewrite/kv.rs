@@ -11,6 +11,7 @@ use proto::etcdserverpb::{
 use super::{Interrupt, Rpc, View};
 use crate::{
     error::{EtcdError, Unsupported},
+    limits::Amount,
     validate,
 };
 
@@ -99,6 +100,17 @@ impl Rpc for Put {
     fn response(view: &View<'_>, response: &mut PutResponse) -> Result<(), Interrupt> {
         response.prev_kv.iter_mut().try_for_each(|kv| view.key_value(kv))
     }
+
+    const PUTS: bool = true;
+
+    fn adds(request: &PutRequest, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
+        // The value stays, and there has to be one.
+        if request.ignore_value { Amount::NOTHING } else { added(request) }
+    }
+
+    fn written(response: &PutResponse) -> Option<i64> {
+        Some(response.header?.revision)
+    }
 }
 
 impl Rpc for DeleteRange {
@@ -138,6 +150,36 @@ impl Rpc for Txn {
     fn response(view: &View<'_>, response: &mut TxnResponse) -> Result<(), Interrupt> {
         response.responses.iter_mut().try_for_each(|op| response_op(view, op))
     }
+
+    const PUTS: bool = true;
+
+    /// What the branch adds that adds more. Deletions in it do not count: they may find nothing.
+    fn adds(request: &TxnRequest, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
+        let mut branch = |ops: &[RequestOp]| ops.iter().map(|op| op_adds(op, added)).sum::<Amount>();
+        let (success, failure) = (branch(&request.success), branch(&request.failure));
+        success.most(failure)
+    }
+
+    fn written(response: &TxnResponse) -> Option<i64> {
+        puts(response).then_some(response.header?.revision)
+    }
+}
+
+fn op_adds(op: &RequestOp, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
+    match &op.request {
+        Some(Request::RequestPut(put)) => Put::adds(put, added),
+        Some(Request::RequestTxn(txn)) => Txn::adds(txn, added),
+        Some(Request::RequestRange(_) | Request::RequestDeleteRange(_)) | None => Amount::NOTHING,
+    }
+}
+
+/// Whether a Txn has put a key.
+fn puts(response: &TxnResponse) -> bool {
+    response.responses.iter().any(|op| match &op.response {
+        Some(Response::ResponsePut(_)) => true,
+        Some(Response::ResponseTxn(txn)) => puts(txn),
+        Some(Response::ResponseRange(_) | Response::ResponseDeleteRange(_)) | None => false,
+    })
 }
 
 fn range_keys(view: &View<'_>, request: &mut RangeRequest) {

@@ -1,5 +1,7 @@
 pub(crate) mod generated;
 
+use std::{num::NonZeroUsize, sync::Arc};
+
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -21,6 +23,7 @@ use super::*;
 use crate::{
     grpc::framing::Frames,
     lease_id::{LeaseSecret, SECRET_LEN},
+    limits::{LimitSettings, Limits},
     meta::{DEFAULT_META_PREFIX, MetaLayout},
     unknown::schema,
 };
@@ -342,7 +345,7 @@ fn created(watch_id: i64) -> WatchResponse {
 #[test]
 fn watch_requests_keep_their_options() {
     let fixture = Fixture::new();
-    let stream = WatchStream::new(schema().unwrap()).unwrap();
+    let stream = WatchStream::new(schema().unwrap(), Arc::default()).unwrap();
     let create = WatchCreateRequest {
         key: "a".into(),
         range_end: "\0".into(),
@@ -370,7 +373,7 @@ fn watch_requests_keep_their_options() {
 #[test]
 fn a_watch_below_the_watermark_is_cancelled_once_created() {
     let fixture = Fixture::new();
-    let stream = WatchStream::new(schema().unwrap()).unwrap();
+    let stream = WatchStream::new(schema().unwrap(), Arc::default()).unwrap();
     let create = |start_revision| {
         RequestUnion::CreateRequest(WatchCreateRequest { key: "a".into(), start_revision, ..Default::default() })
     };
@@ -396,10 +399,86 @@ fn a_watch_below_the_watermark_is_cancelled_once_created() {
     assert_eq!(watch_answers(&view, &stream, &created(3)).unwrap(), [created(3)]);
 }
 
+/// The refusal comes in the order of the creations, as etcd's would.
+#[test]
+fn a_watch_over_the_limit_is_denied_in_its_turn() {
+    let fixture = Fixture::new();
+    let settings = LimitSettings { watches: NonZeroUsize::new(2), ..Default::default() };
+    let limits = Limits::new(settings, &fixture.prefix, &fixture.meta);
+    let stream = WatchStream::new(schema().unwrap(), limits.watches().clone()).unwrap();
+    let view = fixture.view(20);
+    let ask = |start_revision| {
+        let create = WatchCreateRequest { key: "a".into(), start_revision, ..Default::default() };
+        let sent = watch(&view, &stream, RequestUnion::CreateRequest(create)).unwrap();
+        let Some(RequestUnion::CreateRequest(sent)) = sent.request_union else { panic!("not a create") };
+        // The upstream refuses an empty range by itself.
+        (sent.key == sent.range_end, sent.start_revision)
+    };
+    assert_eq!([ask(0), ask(19), ask(19), ask(0)], [(false, 0), (false, i64::MAX), (true, 19), (true, 0)]);
+    assert_eq!(limits.watches().present(), 2);
+    let upstreams =
+        WatchResponse { canceled: true, cancel_reason: "mvcc: watcher range is empty".into(), ..created(-1) };
+    let denied = WatchResponse { cancel_reason: "etcdserver: too many requests".into(), ..upstreams.clone() };
+    assert_eq!(watch_answers(&view, &stream, &created(0)).unwrap(), [created(0)]);
+    assert_eq!(watch_answers(&view, &stream, &created(1)).unwrap().len(), 2);
+    assert_eq!(watch_answers(&view, &stream, &upstreams).unwrap(), std::slice::from_ref(&denied));
+    assert_eq!(watch_answers(&view, &stream, &upstreams).unwrap(), [denied]);
+    assert_eq!(limits.watches().present(), 2);
+    // A watch that ends, and one that the upstream refuses, make room.
+    let cancelled = WatchResponse { created: false, canceled: true, ..created(0) };
+    watch_answers(&view, &stream, &cancelled).unwrap();
+    assert_eq!(limits.watches().present(), 1);
+    assert_eq!(ask(0), (false, 0));
+    assert_eq!(watch_answers(&view, &stream, &upstreams).unwrap(), [upstreams]);
+    assert_eq!(limits.watches().present(), 1);
+    drop(stream);
+    assert_eq!(limits.watches().present(), 0);
+}
+
+/// What a quota goes by: the branch that adds more, without its deletions.
+#[test]
+fn a_txn_adds_what_its_greater_branch_puts() {
+    let put = |key: &'static str, ignore_value| PutRequest { key: key.into(), ignore_value, ..Default::default() };
+    let op = |put| RequestOp { request: Some(Request::RequestPut(put)) };
+    let nested = |txn| RequestOp { request: Some(Request::RequestTxn(txn)) };
+    let delete = RequestOp { request: Some(Request::RequestDeleteRange(DeleteRangeRequest::default())) };
+    let inner = TxnRequest {
+        success: vec![op(put("a", false)), op(put("b", false))],
+        failure: vec![op(put("c", false))],
+        ..Default::default()
+    };
+    let request = TxnRequest {
+        success: vec![op(put("d", false)), nested(inner), delete.clone()],
+        failure: vec![op(put("e", false)), op(put("f", true)), delete],
+        ..Default::default()
+    };
+    let message = Bytes::from(request.encode_to_vec());
+    let rewriter = Typed::<Txn>::new(schema().unwrap()).unwrap();
+    let mut asked = Vec::new();
+    let adds = rewriter.adds(&message, &mut |put| {
+        asked.push(put.key.clone());
+        Amount { keys: 1, bytes: if put.key == "e" { 100 } else { 10 } }
+    });
+    assert_eq!(asked, ["d", "a", "b", "c", "e"]);
+    assert_eq!(adds, Amount { keys: 3, bytes: 100 });
+    let reads = TxnRequest { success: vec![], ..Default::default() };
+    assert_eq!(rewriter.adds(&reads.encode_to_vec().into(), &mut |_| panic!("no put")), Amount::NOTHING);
+
+    let header = Some(ResponseHeader { revision: 7, ..Default::default() });
+    let answer = |responses| Bytes::from(TxnResponse { header, responses, ..Default::default() }.encode_to_vec());
+    let put_response = ResponseOp { response: Some(Response::ResponsePut(PutResponse::default())) };
+    let nested = ResponseOp {
+        response: Some(Response::ResponseTxn(TxnResponse { responses: vec![put_response], ..Default::default() })),
+    };
+    let deleted = ResponseOp { response: Some(Response::ResponseDeleteRange(DeleteRangeResponse::default())) };
+    assert_eq!(rewriter.written(&answer(vec![nested])), Some(7));
+    assert_eq!(rewriter.written(&answer(vec![deleted])), None);
+}
+
 #[test]
 fn watch_events_are_stripped() {
     let fixture = Fixture::new();
-    let stream = WatchStream::new(schema().unwrap()).unwrap();
+    let stream = WatchStream::new(schema().unwrap(), Arc::default()).unwrap();
     let lease = fixture.leases.to_upstream(5).unwrap();
     let response = |key: &'static str, prev: &'static str, lease| WatchResponse {
         watch_id: 3,
@@ -510,7 +589,7 @@ fn no_message_reaches_beyond_the_prefix() {
     });
     nothing_leaves(
         mutated(encoded(generated::watch())),
-        || Box::new(WatchStream::new(schema().unwrap()).unwrap()),
+        || Box::new(WatchStream::new(schema().unwrap(), Arc::default()).unwrap()),
         |sent: &WatchRequest| match &sent.request_union {
             Some(RequestUnion::CreateRequest(create)) => is_within(&create.key, &create.range_end),
             _ => true,

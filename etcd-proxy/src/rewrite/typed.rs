@@ -7,12 +7,14 @@ use std::marker::PhantomData;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
+use proto::etcdserverpb::PutRequest;
 use tonic::Status;
 
 use super::{Interrupt, Rewriter, View};
 use crate::{
     error::EtcdError,
     grpc::framing,
+    limits::Amount,
     unknown::{MessageId, Refusal, Schema, SchemaError},
 };
 
@@ -47,6 +49,19 @@ pub trait Rpc: Send + Sync + 'static {
     /// # Errors
     /// Whatever keeps it from being passed on.
     fn response(view: &View<'_>, response: &mut Self::Response) -> Result<(), Interrupt>;
+
+    /// Whether a request can put keys.
+    const PUTS: bool = false;
+
+    /// The most that a request can add to what is stored, if a Put that it holds adds what `added` says.
+    fn adds(_request: &Self::Request, _added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
+        Amount::NOTHING
+    }
+
+    /// The revision that the request wrote, if it put a key.
+    fn written(_response: &Self::Response) -> Option<i64> {
+        None
+    }
 }
 
 /// The [`Rewriter`] of an [`Rpc`].
@@ -81,6 +96,20 @@ impl<R: Rpc> Rewriter for Typed<R> {
         let mut response: R::Response = decode_response(message)?;
         R::response(view, &mut response)?;
         encode(&response, out)
+    }
+
+    fn adds(&self, message: &Bytes, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
+        match R::PUTS {
+            true => R::Request::decode(message.clone()).map_or(Amount::NOTHING, |request| R::adds(&request, added)),
+            false => Amount::NOTHING,
+        }
+    }
+
+    fn written(&self, message: &Bytes) -> Option<i64> {
+        match R::PUTS {
+            true => R::written(&R::Response::decode(message.clone()).ok()?),
+            false => None,
+        }
     }
 }
 

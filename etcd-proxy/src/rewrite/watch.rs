@@ -7,7 +7,7 @@
 //! progress request any more (`server/storage/mvcc/watchable_store.go`, `progressIfSync`: a watcher ahead of the store
 //! is not in sync).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -21,12 +21,15 @@ use super::{
 };
 use crate::{
     error::EtcdError,
+    limits::Tally,
     unknown::{MessageId, Schema, SchemaError},
 };
 
+/// The id of a watch that did not come to be (`clientv3.InvalidWatchID`).
+const NO_ID: i64 = -1;
 /// A start revision that no store reaches.
 const NEVER: i64 = i64::MAX;
-/// Watches below the watermark whose creation the upstream has not confirmed yet.
+/// Creations that are to be acted and that the upstream has not answered yet.
 const MAX_ACTED: usize = 4096;
 
 /// The [`Rewriter`] of one watch stream.
@@ -35,6 +38,8 @@ pub struct WatchStream {
     schema: &'static Schema,
     request: MessageId,
     creates: Mutex<Creates>,
+    /// The tenant's watches on all of its streams.
+    watches: Arc<Tally>,
 }
 
 /// etcd answers create requests in their order, which tells which answer belongs to which.
@@ -42,20 +47,34 @@ pub struct WatchStream {
 struct Creates {
     sent: u64,
     answered: u64,
-    /// Which of the sent ones lie below the watermark, with the watermark.
-    acted: VecDeque<(u64, i64)>,
+    /// Which of the sent ones are acted, and how.
+    acted: VecDeque<(u64, Acted)>,
+    /// Watches of this stream that count among the tenant's.
+    counted: usize,
+}
+
+/// A creation that etcd would answer otherwise than the upstream does.
+#[derive(Clone, Copy, Debug)]
+enum Acted {
+    /// It lies below this watermark.
+    Below(i64),
+    /// The tenant has as many watches as it may have.
+    Refused,
 }
 
 // === impl WatchStream ===
 
 impl WatchStream {
-    /// The rewriter of a new stream.
+    /// Full name of its requests.
+    pub(crate) const REQUEST: &'static str = "etcdserverpb.WatchRequest";
+
+    /// The rewriter of a new stream, whose watches count among `watches`.
     ///
     /// # Errors
     /// When the schema lacks the request.
-    pub fn new(schema: &'static Schema) -> Result<Self, SchemaError> {
-        let request = schema.message("etcdserverpb.WatchRequest")?;
-        Ok(Self { schema, request, creates: Mutex::default() })
+    pub fn new(schema: &'static Schema, watches: Arc<Tally>) -> Result<Self, SchemaError> {
+        let request = schema.message(Self::REQUEST)?;
+        Ok(Self { schema, request, creates: Mutex::default(), watches })
     }
 
     fn create(&self, view: &View<'_>, create: &mut WatchCreateRequest) -> Result<(), Interrupt> {
@@ -71,24 +90,49 @@ impl WatchStream {
         };
         let mut creates = self.creates.lock();
         creates.sent += 1;
-        if let Some(watermark) = below {
+        let acted = if self.watches.add() {
+            creates.counted += 1;
+            below.map(Acted::Below)
+        } else {
+            Some(Acted::Refused)
+        };
+        if let Some(acted) = acted {
             if creates.acted.len() >= MAX_ACTED {
                 return Err(EtcdError::TooManyRequests.into());
             }
-            create.start_revision = NEVER;
+            match acted {
+                Acted::Below(_) => create.start_revision = NEVER,
+                // An empty range, which the upstream refuses in its turn.
+                Acted::Refused => create.range_end = create.key.clone(),
+            }
             let number = creates.sent;
-            creates.acted.push_back((number, watermark));
+            creates.acted.push_back((number, acted));
         }
         Ok(())
     }
 
-    /// Notes an answer to a create request. Returns the watermark if the request lay below it.
-    fn answered(&self) -> Option<i64> {
+    /// Notes an answer to a create request. Returns how the request is acted.
+    fn answered(&self) -> Option<Acted> {
         let mut creates = self.creates.lock();
         creates.answered += 1;
         let answered = creates.answered;
-        let (_, watermark) = creates.acted.pop_front_if(|(number, _)| *number == answered)?;
-        Some(watermark)
+        let (_, acted) = creates.acted.pop_front_if(|(number, _)| *number == answered)?;
+        Some(acted)
+    }
+
+    /// A watch that counted is gone.
+    fn gone(&self) {
+        let mut creates = self.creates.lock();
+        if let Some(fewer) = creates.counted.checked_sub(1) {
+            creates.counted = fewer;
+            self.watches.gone(1);
+        }
+    }
+}
+
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.watches.gone(self.creates.get_mut().counted);
     }
 }
 
@@ -106,15 +150,24 @@ impl Rewriter for WatchStream {
         for event in &mut response.events {
             event.kv.iter_mut().chain(&mut event.prev_kv).try_for_each(|kv| view.key_value(kv))?;
         }
-        encode(&response, out)?;
-        if response.created
-            && let Some(watermark) = self.answered()
-            // A refused create needs no cancel.
-            && !response.canceled
-        {
-            encode(&compacted(response, watermark), out)?;
+        let acted = if response.created { self.answered() } else { None };
+        match acted {
+            Some(Acted::Refused) => {
+                // As etcd answers a creation that it denies (`v3rpc/watch.go`): with no id, created and cancelled at once.
+                // Without a reason clients would try again for ever.
+                response.watch_id = NO_ID;
+                response.canceled = true;
+                EtcdError::TooManyRequests.text().clone_into(&mut response.cancel_reason);
+            }
+            Some(Acted::Below(_)) | None if response.canceled => self.gone(),
+            Some(Acted::Below(_)) | None => {}
         }
-        Ok(())
+        encode(&response, out)?;
+        match acted {
+            // A refused create needs no cancel.
+            Some(Acted::Below(watermark)) if !response.canceled => encode(&compacted(response, watermark), out),
+            _ => Ok(()),
+        }
     }
 }
 

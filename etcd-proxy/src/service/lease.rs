@@ -1,5 +1,7 @@
 //! LeaseGrant and LeaseLeases, which work by marks: each lease has a meta key attached to it that goes when it goes.
 
+use std::future::ready;
+
 use bytes::BytesMut;
 use proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesRequest, LeaseLeasesResponse, LeaseStatus, PutRequest,
@@ -9,14 +11,42 @@ use proto::etcdserverpb::{
 use tonic::{Code, Status};
 
 use super::unary::{OwnCall, answer};
-use crate::{lease_id::CipherError, meta};
+use crate::{
+    error::EtcdError,
+    lease_id::CipherError,
+    limits::{Amount, NotAdmitted},
+    meta,
+};
 
 /// `Lease.LeaseGrant`.
 pub(super) async fn grant(call: OwnCall<'_>) -> Result<BytesMut, Status> {
-    let mut request: LeaseGrantRequest = call.request("etcdserverpb.LeaseGrantRequest")?;
+    let request: LeaseGrantRequest = call.request("etcdserverpb.LeaseGrantRequest")?;
+    let Some(limited) = call.tenant.limits().leases() else {
+        return answer(&granted(&call, request).await?.0);
+    };
+    const ONE: Amount = Amount { keys: 1, bytes: 0 };
+    let place = limited.admit(ONE, ready(Ok(ONE))).await.map_err(|refused| match refused {
+        NotAdmitted::Exceeded => EtcdError::TooManyRequests.into(),
+        NotAdmitted::Unknown(status) => status,
+    })?;
+    let granted = granted(&call, request).await;
+    match &granted {
+        Ok((_, Some(marked_at))) => place.written(*marked_at),
+        Ok((_, None)) => place.nothing(),
+        Err(status) => place.failed(status.code()),
+    }
+    answer(&granted?.0)
+}
+
+/// The lease that was granted, and the revision of its mark, if it has one.
+async fn granted(
+    call: &OwnCall<'_>,
+    mut request: LeaseGrantRequest,
+) -> Result<(LeaseGrantResponse, Option<i64>), Status> {
     let leases = call.tenant.leases().await?;
     request.id = leases.to_upstream(request.id).map_err(internal)?;
     let mut granted: LeaseGrantResponse = call.ask(&request).await?;
+    let mut marked_at = None;
     if granted.error.is_empty() {
         let mark = PutRequest {
             key: call.tenant.keys().lease_mark(granted.id),
@@ -26,14 +56,14 @@ pub(super) async fn grant(call: OwnCall<'_>) -> Result<BytesMut, Status> {
         };
         // If this fails the lease is there and unlisted, and expires by itself. The client must not take it for granted.
         match call.ask_by::<PutResponse>("/etcdserverpb.KV/Put", &mark).await {
-            Ok(_) => {}
+            Ok(put) => marked_at = put.header.map(|header| header.revision),
             // So short a lease that it is over already.
             Err(status) if status.code() == Code::NotFound => {}
             Err(status) => return Err(status),
         }
     }
     granted.id = leases.to_tenant(granted.id).map_err(internal)?;
-    answer(&granted)
+    Ok((granted, marked_at))
 }
 
 /// `Lease.LeaseLeases`: in the order in which the leases were granted, where etcd orders by expiry.

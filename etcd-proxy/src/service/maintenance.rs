@@ -4,17 +4,18 @@ use std::cmp::Ordering;
 
 use bytes::BytesMut;
 use proto::etcdserverpb::{
-    AlarmRequest, AlarmResponse, ResponseHeader, StatusRequest, StatusResponse, alarm_request::AlarmAction,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, ResponseHeader, StatusRequest, StatusResponse,
+    alarm_request::AlarmAction,
 };
 use tonic::Status;
 
 use super::unary::{OwnCall, answer};
-use crate::error::Denied;
+use crate::{error::Denied, limits::Account};
 
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// `Maintenance.Status`: that of the answering member, with the lowest version among the members, since clients decide by
-/// it what every member can do. Sizes are the shared store's.
+/// it what every member can do. With a quota, sizes are the tenant's; without one they are the shared store's.
 pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: StatusRequest = call.request("etcdserverpb.StatusRequest")?;
     let mut status: StatusResponse = call.ask(&request).await?;
@@ -25,17 +26,35 @@ pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
             }
         }
     }
+    let limits = call.tenant.limits();
+    if let Some(storage) = limits.storage() {
+        // 0 until it was counted: what others have is nobody's business.
+        let bytes = storage.stored().unwrap_or_default().bytes;
+        (status.db_size, status.db_size_in_use) = (bytes, bytes);
+        if let Some(quota) = limits.settings().quota_bytes {
+            status.db_size_quota = i64::try_from(quota.get()).unwrap_or(i64::MAX);
+        }
+        if storage.exhausted() {
+            let member = status.header.map_or(0, |header| header.member_id);
+            // etcd prints the message in the text format, with its space at the end.
+            status.errors.push(format!("memberID:{member} alarm:NOSPACE "));
+        }
+    }
     answer(&status)
 }
 
-/// `Maintenance.Alarm`: this tenant has no alarms, and those of the upstream are not its to touch.
+/// `Maintenance.Alarm`: the tenant's own NOSPACE, which goes off by itself. Those of the upstream are not its to touch.
 pub(super) async fn alarm(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: AlarmRequest = call.request("etcdserverpb.AlarmRequest")?;
     if request.action != AlarmAction::Get as i32 {
         return Err(Denied::Alarm.into());
     }
     let header = header(&call).await?;
-    answer(&AlarmResponse { header, alarms: Vec::new() })
+    let wanted = [AlarmType::None as i32, AlarmType::Nospace as i32].contains(&request.alarm);
+    let raised = wanted && call.tenant.limits().storage().is_some_and(Account::exhausted);
+    let member_id = header.map_or(0, |header| header.member_id);
+    let alarms = raised.then_some(AlarmMember { member_id, alarm: AlarmType::Nospace as i32 });
+    answer(&AlarmResponse { header, alarms: alarms.into_iter().collect() })
 }
 
 /// A header of the upstream, for answers that it has no part in otherwise.

@@ -79,7 +79,7 @@ impl Methods {
     pub(super) fn new(metrics: &Metrics) -> Result<Self, SchemaError> {
         let schema = unknown::schema()?;
         // So that no stream fails for it later.
-        WatchStream::new(schema)?;
+        schema.message(WatchStream::REQUEST)?;
         KeepAliveStream::new(schema)?;
 
         let mut by_path = HashMap::new();

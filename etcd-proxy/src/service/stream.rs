@@ -177,7 +177,9 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
             (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, Some(open))
         }
         Stream::Watch => {
-            let rewriter = Arc::new(unknown::schema().and_then(WatchStream::new).map_err(internal)?);
+            let watches = tenant.limits().watches().clone();
+            let rewriter = unknown::schema().and_then(|schema| WatchStream::new(schema, watches));
+            let rewriter = Arc::new(rewriter.map_err(internal)?);
             let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::AtOnce);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }

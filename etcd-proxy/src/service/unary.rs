@@ -1,7 +1,11 @@
 //! The way of a unary call.
 
+use std::collections::HashMap;
+
 use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, TryStreamExt as _};
 use prost::Message;
+use proto::etcdserverpb::{PutRequest, RangeRequest};
 use tonic::Status;
 
 use super::{
@@ -9,11 +13,16 @@ use super::{
     methods::{Own, Unary},
 };
 use crate::{
+    error::EtcdError,
     grpc::{self, UpstreamHeaders, framing},
+    limits::{Account, Amount, NotAdmitted, Place},
     rewrite::{Interrupt, Rewriter, View},
     tenant::Tenant,
     unknown,
 };
+
+/// Keys that are looked up at a time.
+const LOOK_UPS: usize = 16;
 
 /// Carries out a unary call. Returns the frame of the answer.
 pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> Result<BytesMut, Status> {
@@ -52,8 +61,67 @@ async fn forward(
     let mut never_granted = false;
     let request = rewritten(tenant, &mut never_granted, |view, out| rewriter.request(view, message, out)).await?;
     tenant.check_length(&request)?;
-    let answer = grpc::call(tenant.upstream().unary(), path, headers, request.freeze()).await?;
+    let place = match tenant.limits().storage() {
+        Some(storage) => admit(tenant, storage, rewriter, message).await?,
+        None => None,
+    };
+    let answer = grpc::call(tenant.upstream().unary(), path, headers, request.freeze()).await;
+    if let Some(place) = place {
+        settle(place, rewriter, &answer);
+    }
+    let answer = answer?;
     rewritten(tenant, &mut never_granted, |view, out| rewriter.response(view, &answer, out)).await
+}
+
+/// A place for what a request may add to the tenant's storage; none if it adds nothing.
+async fn admit<'a>(
+    tenant: &'a Tenant,
+    storage: &'a Account,
+    rewriter: &dyn Rewriter,
+    message: &Bytes,
+) -> Result<Option<Place<'a>>, Status> {
+    let worst = rewriter.adds(message, &mut |put| size(put));
+    if worst == Amount::NOTHING {
+        return Ok(None);
+    }
+    match storage.admit(worst, growth(tenant, rewriter, message)).await {
+        Ok(place) => Ok(Some(place)),
+        Err(NotAdmitted::Exceeded) => Err(EtcdError::NoSpace.into()),
+        Err(NotAdmitted::Unknown(status)) => Err(status),
+    }
+}
+
+/// By how much a request grows what is stored, by what the keys that it puts have now.
+async fn growth(tenant: &Tenant, rewriter: &dyn Rewriter, message: &Bytes) -> Result<Amount, Status> {
+    let mut before = HashMap::new();
+    rewriter.adds(message, &mut |put| {
+        before.insert(put.key.clone(), Amount::NOTHING);
+        Amount::NOTHING
+    });
+    let look_up = |key: Bytes| async move {
+        let request = RangeRequest { key: tenant.config().prefix.key(&key), ..Default::default() };
+        let found = tenant.upstream().kv().range(request).await?.into_inner().kvs;
+        let size = found.first().map_or(Amount::NOTHING, |kv| Amount::key(key.len().saturating_add(kv.value.len())));
+        Ok::<_, Status>((key, size))
+    };
+    let keys: Vec<Bytes> = before.into_keys().collect();
+    let before: HashMap<Bytes, Amount> =
+        futures::stream::iter(keys.into_iter().map(look_up)).buffer_unordered(LOOK_UPS).try_collect().await?;
+    Ok(rewriter.adds(message, &mut |put| size(put) - before.get(&put.key).copied().unwrap_or_default()))
+}
+
+fn size(put: &PutRequest) -> Amount {
+    Amount::key(put.key.len().saturating_add(put.value.len()))
+}
+
+fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Bytes, Status>) {
+    match answer {
+        Ok(answer) => match rewriter.written(answer) {
+            Some(revision) => place.written(revision),
+            None => place.nothing(),
+        },
+        Err(status) => place.failed(status.code()),
+    }
 }
 
 /// Rewrites a message, loading first what that turns out to need. `never_granted` is what is known of the tenant's leases from

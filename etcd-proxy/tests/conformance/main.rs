@@ -12,6 +12,7 @@ mod errors;
 mod etcdctl;
 mod isolation;
 mod leases;
+mod limits;
 mod services;
 mod support;
 mod transport;

@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use etcd_proxy::{
+    limits::Limits,
     meta::{DEFAULT_META_PREFIX, MetaLayout},
     metrics::Metrics,
     prefix::Prefix,
@@ -56,6 +57,7 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
     pub(crate) registry: Registry,
+    pub(crate) tenant: Tenant,
 }
 
 /// A client of an etcd, direct or by proxy.
@@ -243,7 +245,8 @@ impl Proxy {
         change(&mut config);
         let tenant = Tenant::new(config, upstream, Metrics::new(&mut registry), stop.clone());
         tenant.start(&TaskTracker::new());
-        let router = service::router(tenant).unwrap();
+        Limits::register(tenant.limits(), registry.sub_registry_with_prefix("etcd_proxy"));
+        let router = service::router(tenant.clone()).unwrap();
         let stopped = stop.clone();
         tokio::spawn(async move {
             let accept = async {
@@ -262,17 +265,22 @@ impl Proxy {
             };
             stopped.run_until_cancelled(accept).await
         });
-        Self { address, stop, registry }
+        Self { address, stop, registry, tenant }
     }
 
     pub(crate) async fn client(&self) -> Client {
         Client::connect(format!("http://{}", self.address)).await
     }
 
-    /// Whether a key of somebody else was ever seen in an answer.
-    pub(crate) fn saw_foreign_keys(&self) -> bool {
+    pub(crate) fn metrics(&self) -> String {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+
+    /// Whether a key of somebody else was ever seen in an answer.
+    pub(crate) fn saw_foreign_keys(&self) -> bool {
+        let text = self.metrics();
         !text.contains("etcd_proxy_foreign_keys_total 0\n")
     }
 }

@@ -1,0 +1,173 @@
+//! What one tenant may use: storage, requests, watches, leases.
+//!
+//! Everything is off unless it is asked for, and costs nothing then but the counting of what is there. Requests, watches and
+//! requests under way are counted in this process alone. What is stored, leases among it, is one for all replicas of a proxy:
+//! each follows it on the upstream.
+
+mod account;
+mod follow;
+mod ledger;
+mod rate;
+mod tally;
+mod usage;
+
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    sync::Arc,
+};
+
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+
+use self::{
+    account::Refused,
+    follow::Subject,
+    ledger::Quota,
+    rate::Rate,
+    usage::{Hits, LimitsCollector},
+};
+pub(crate) use self::{
+    account::{Account, NotAdmitted, Place},
+    tally::Counted,
+};
+pub use self::{ledger::Amount, tally::Tally, usage::Usage};
+use crate::{error::EtcdError, meta::TenantKeys, prefix::Prefix, upstream::Upstream};
+
+/// The limits of a tenant; what is `None` is not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitSettings {
+    /// Bytes of live keys and their values.
+    pub quota_bytes: Option<NonZeroUsize>,
+    /// Live keys.
+    pub quota_keys: Option<NonZeroUsize>,
+    /// Requests per second.
+    pub requests_per_second: Option<RateSettings>,
+    /// Unary requests at a time.
+    pub concurrent_requests: Option<NonZeroUsize>,
+    /// Watches at a time.
+    pub watches: Option<NonZeroUsize>,
+    /// Leases at a time.
+    pub leases: Option<NonZeroUsize>,
+}
+
+/// A rate and what may come at once after a time of rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateSettings {
+    /// Requests per second.
+    pub per_second: NonZeroU32,
+    /// Requests at once.
+    pub burst: NonZeroU32,
+}
+
+/// The limits of a tenant and what it uses of them.
+#[derive(Debug)]
+pub struct Limits {
+    settings: LimitSettings,
+    rate: Option<Rate>,
+    in_flight: Tally,
+    watches: Arc<Tally>,
+    storage: Option<(Account, Subject)>,
+    leases: Option<(Account, Subject)>,
+    hits: Hits,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    /// The limits of the tenant with this prefix and these meta keys.
+    pub(crate) fn new(settings: LimitSettings, prefix: &Prefix, keys: &TenantKeys) -> Self {
+        let hits = Hits::default();
+        let storage = (settings.quota_bytes.is_some() || settings.quota_keys.is_some()).then(|| {
+            let quota = Quota { keys: signed(settings.quota_keys), bytes: signed(settings.quota_bytes) };
+            let refused = Refused { keys: hits.quota_keys.clone(), bytes: hits.quota_bytes.clone() };
+            let subject = Subject {
+                what: "keys",
+                // The bare prefix is not the tenant's.
+                key: prefix.key(b"\0"),
+                range_end: prefix.successor(),
+                strip: Some(prefix.as_bytes().len()),
+            };
+            (Account::new(quota, refused), subject)
+        });
+        let leases = settings.leases.map(|most| {
+            let quota = Quota { keys: signed(Some(most)), bytes: None };
+            let refused = Refused { keys: hits.leases.clone(), bytes: Counter::default() };
+            let (key, range_end) = keys.lease_marks();
+            (Account::new(quota, refused), Subject { what: "leases", key, range_end, strip: None })
+        });
+        Self {
+            settings,
+            rate: settings.requests_per_second.map(|rate| Rate::new(rate.per_second, rate.burst)),
+            in_flight: Tally::new(
+                settings.concurrent_requests.map(NonZeroUsize::get),
+                hits.concurrent_requests.clone(),
+            ),
+            watches: Arc::new(Tally::new(settings.watches.map(NonZeroUsize::get), hits.watches.clone())),
+            storage,
+            leases,
+            hits,
+        }
+    }
+
+    /// Registers limits, use and hits of `limits` with the registry of this program's own metrics.
+    pub fn register(limits: &Arc<Self>, registry: &mut Registry) {
+        registry.register_collector(Box::new(LimitsCollector::new(limits.clone())));
+    }
+
+    /// What is set.
+    pub fn settings(&self) -> &LimitSettings {
+        &self.settings
+    }
+
+    /// Takes a request for one of those of this second.
+    ///
+    /// # Errors
+    /// etcd's for too many requests.
+    pub(crate) fn request(&self) -> Result<(), EtcdError> {
+        match &self.rate {
+            Some(rate) if !rate.take() => {
+                self.hits.requests_per_second.inc();
+                Err(EtcdError::TooManyRequests)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a unary request for as long as the answer lives.
+    ///
+    /// # Errors
+    /// etcd's for too many requests.
+    pub(crate) fn unary(&self) -> Result<Counted<'_>, EtcdError> {
+        self.in_flight.hold().ok_or(EtcdError::TooManyRequests)
+    }
+
+    /// The tenant's watches in this process.
+    pub(crate) fn watches(&self) -> &Arc<Tally> {
+        &self.watches
+    }
+
+    /// What the tenant has stored, if there is a quota.
+    pub(crate) fn storage(&self) -> Option<&Account> {
+        self.storage.as_ref().map(|(account, _)| account)
+    }
+
+    /// The tenant's leases, if their number is limited.
+    pub(crate) fn leases(&self) -> Option<&Account> {
+        self.leases.as_ref().map(|(account, _)| account)
+    }
+
+    /// Whether everything that has to be counted was counted once.
+    pub(crate) fn counted(&self) -> bool {
+        [&self.storage, &self.leases].into_iter().flatten().all(|(account, _)| account.stored().is_some())
+    }
+
+    /// Follows what is limited and stored on `upstream`, for as long as it is polled.
+    pub(crate) async fn follow(&self, upstream: &Upstream) {
+        let subjects = [&self.storage, &self.leases].into_iter().flatten();
+        let following = subjects.map(|(account, subject)| follow::follow(upstream, account, subject));
+        futures::future::join_all(following).await;
+    }
+}
+
+fn signed(most: Option<NonZeroUsize>) -> Option<i64> {
+    most.map(|most| i64::try_from(most.get()).unwrap_or(i64::MAX))
+}
