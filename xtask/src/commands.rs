@@ -1,7 +1,9 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod demo;
 pub mod down;
+pub mod node;
 pub mod test;
 pub mod tidy;
 pub mod tools;

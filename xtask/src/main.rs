@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::commands::{demo, down, test, tidy, tools};
+use xtask::commands::{bench, demo, down, node, test, tidy, tools};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -23,7 +23,10 @@ struct Arguments {
 enum Command {
     Tools(tools::Command),
     Demo(demo::Command),
+    Bench(bench::Command),
     Down(down::Command),
+    #[command(hide = true)]
+    Node(node::Command),
     Test(test::Command),
     Tidy(tidy::Command),
 }
@@ -32,7 +35,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Tools(command) => tools::run(&command),
         Command::Demo(command) => demo::run(&command),
+        Command::Bench(command) => bench::run(&command),
         Command::Down(command) => down::run(&command),
+        Command::Node(command) => node::run(&command),
         Command::Test(command) => test::run(&command),
         Command::Tidy(command) => tidy::run(&command),
     };

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::Args;
 
-use self::{output::Counts, run::Runner, suites::Suite};
+pub(super) use self::run::Runner;
+use self::{output::Counts, suites::Suite};
 use crate::{progress::seconds, tools::Tools};
 
 /// Run test suites; without names, those of the default tier.

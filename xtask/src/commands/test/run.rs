@@ -16,14 +16,14 @@ use signal_hook::{
 };
 
 /// Runs commands one after the other and ends the running one when this program is told to end.
-pub(super) struct Runner {
+pub(in crate::commands) struct Runner {
     signals: Signals,
     interrupted: bool,
 }
 
 impl Runner {
     /// From now on signals end the running command first.
-    pub(super) fn new() -> Result<Self> {
+    pub(in crate::commands) fn new() -> Result<Self> {
         Ok(Self { signals: Signals::new([SIGINT, SIGTERM, SIGHUP])?, interrupted: false })
     }
 
@@ -37,7 +37,7 @@ impl Runner {
     /// # Errors
     /// When it cannot be started, takes longer than `limit`, or a signal ended this program. It is killed then, with
     /// all the processes of its group.
-    pub(super) fn run(
+    pub(in crate::commands) fn run(
         &mut self,
         command: &mut Command,
         limit: Duration,
