@@ -4,26 +4,46 @@
 //! part is called, where it logs and where its data lies is the [`Site`]'s matter.
 
 mod aggregated;
+pub mod atomic_writer;
+mod audit;
 mod control_plane;
+mod controller;
 mod etcd;
+mod follow;
 mod informer;
 mod kubectl;
+pub mod local_pod;
+mod managed;
+pub mod mounts;
+mod network;
+mod node;
 mod proxy;
+mod writers;
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 
 use self::aggregated::Storage;
 pub use self::{
     aggregated::{AggregatedServer, Api, RESTAURANT, WARDLE, wait_unavailable},
-    control_plane::{ControllerManager, FRONT_PROXY, KubeApiserver, MASTERS},
+    audit::Request as AuditedRequest,
+    control_plane::{ApiserverOptions, ControllerManager, FRONT_PROXY, KubeApiserver, MASTERS},
+    controller::{CONTROLLER_USER, ProxyController, SYSTEM, manifests, provide_upstream},
     etcd::{Endpoint, Etcd, Etcdctl},
     informer::{Event, Informer},
     kubectl::{Kubectl, Server},
+    managed::ManagedProxy,
+    network::{Counts, Network, machine_address},
+    node::{Binary, Listening, Node, Pod, http_get},
     proxy::EtcdProxy,
+    writers::{Failure, Summary, Tally, Writers},
 };
 use crate::{
+    process::Process,
     progress::Progress,
     site::{self, Site},
     tools::{Tool, Tools},
@@ -40,6 +60,23 @@ pub struct Options {
     pub restaurant: Option<TenantOptions>,
     /// Go's sample-apiserver, if it is wanted.
     pub wardle: Option<TenantOptions>,
+    /// The proxy-controller, if it is wanted.
+    pub controller: Option<ControllerOptions>,
+    /// What kube-apiserver has besides.
+    pub apiserver: ApiserverOptions,
+}
+
+/// The proxy-controller and what it needs around it.
+#[derive(Clone, Debug)]
+pub struct ControllerOptions {
+    /// Its program.
+    pub program: PathBuf,
+    /// How many of it.
+    pub replicas: usize,
+    /// How long a change of a Secret or ConfigMap takes to the files of pods.
+    pub delivery: Duration,
+    /// The namespaces that may use the shared etcd.
+    pub namespaces: Vec<String>,
 }
 
 /// An aggregated server and where it keeps its objects.
@@ -54,8 +91,10 @@ pub struct TenantOptions {
 /// How a tenant reaches the shared etcd.
 #[derive(Clone, Debug)]
 pub enum Store {
-    /// Through an etcd-proxy, which is this program.
+    /// Through an etcd-proxy, which is this program, provided by hand.
     Proxy(PathBuf),
+    /// Through an etcd-proxy, which is this program, provided by the proxy-controller for an EtcdProxy object.
+    Managed(PathBuf),
     /// Directly, told to stay below its prefix, and trusted to.
     Shared,
 }
@@ -67,6 +106,10 @@ pub struct Cluster {
     pub restaurant: Option<Tenant>,
     /// The sample-apiserver.
     pub wardle: Option<Tenant>,
+    /// The proxy-controller.
+    pub controller: Option<ProxyController>,
+    /// What stands in for a node; there is one where there is a proxy-controller.
+    pub node: Option<Node>,
     /// The controllers of Kubernetes itself.
     pub controller_manager: ControllerManager,
     /// The server that kubectl speaks to.
@@ -83,8 +126,19 @@ pub struct Cluster {
 pub struct Tenant {
     /// The aggregated server.
     pub server: AggregatedServer,
-    /// Its proxy, if it is behind one.
+    /// Its proxy, if it is behind one provided by hand.
     pub proxy: Option<EtcdProxy>,
+    /// Its proxy, if it is behind one that the proxy-controller provided.
+    pub managed: Option<ManagedProxy>,
+}
+
+/// What the parts of a cluster that tenants are built upon are.
+struct Ground<'a> {
+    site: &'a Site,
+    tools: &'a Tools,
+    etcd: &'a Etcd,
+    apiserver: &'a KubeApiserver,
+    node: Option<&'a Node>,
 }
 
 impl Options {
@@ -94,7 +148,34 @@ impl Options {
     /// When the processes of an earlier test that was killed cannot be ended.
     pub fn of_test(name: &str) -> Result<Self> {
         site::end_abandoned(&site::of_tests())?;
-        Ok(Self { dir: site::of_tests().join(name), tools: Tools::of_test(), restaurant: None, wardle: None })
+        Ok(Self {
+            dir: site::of_tests().join(name),
+            tools: Tools::of_test(),
+            restaurant: None,
+            wardle: None,
+            controller: None,
+            apiserver: ApiserverOptions::default(),
+        })
+    }
+
+    /// With one proxy-controller, which lets the namespaces use the shared etcd; files follow their objects at once.
+    ///
+    /// # Errors
+    /// When a test's variable is not set.
+    pub fn with_controller(self, namespaces: &[&str]) -> Result<Self> {
+        let controller = ControllerOptions {
+            program: own_program("proxy-controller")?,
+            replicas: 1,
+            delivery: Duration::ZERO,
+            namespaces: namespaces.iter().map(|namespace| (*namespace).to_owned()).collect(),
+        };
+        Ok(Self { controller: Some(controller), ..self })
+    }
+
+    /// With a log of all requests to kube-apiserver.
+    #[must_use]
+    pub fn with_audit(self) -> Self {
+        Self { apiserver: ApiserverOptions { audit: true }, ..self }
     }
 
     /// With the restaurant behind a proxy.
@@ -134,7 +215,7 @@ impl Cluster {
     /// # Errors
     /// When a part does not come up: its name and the end of its log. What had been started is ended.
     pub fn start(options: Options) -> Result<Self> {
-        let Options { dir, tools, restaurant, wardle } = options;
+        let Options { dir, tools, restaurant, wardle, controller, apiserver } = options;
         // Before anything runs: a build among the starts would outlast their time limits.
         for tool in [Tool::Etcd, Tool::Etcdctl, Tool::KubeApiserver, Tool::KubeControllerManager, Tool::Kubectl] {
             tools.path(tool)?;
@@ -144,18 +225,34 @@ impl Cluster {
         let etcd = Etcd::start(&site, &tools, Tool::Etcd)?;
         step.done();
         let step = Progress::start("kube-apiserver");
-        let kube_apiserver = KubeApiserver::start(&site, &tools, &etcd)?;
+        let kube_apiserver = KubeApiserver::start_with(&site, &tools, &etcd, apiserver)?;
         step.done();
         let controllers = Progress::start("kube-controller-manager");
         let controller_manager = ControllerManager::start(&site, &tools, &kube_apiserver)?;
         controller_manager.wait_ready()?;
         controllers.done();
+        let mut node = None;
+        let controller = match controller {
+            None => None,
+            Some(ControllerOptions { program, replicas, delivery, namespaces }) => {
+                let step = Progress::start("proxy-controller");
+                let node = node.insert(Node::start(&site, kube_apiserver.admin(), delivery)?);
+                let controller = ProxyController::start(node, &kube_apiserver, &program, replicas)?;
+                controller.wait_webhook()?;
+                let namespaces: Vec<&str> = namespaces.iter().map(String::as_str).collect();
+                provide_upstream(kube_apiserver.admin(), &etcd, &namespaces)?;
+                step.done();
+                Some(controller)
+            }
+        };
+        let ground =
+            Ground { site: &site, tools: &tools, etcd: &etcd, apiserver: &kube_apiserver, node: node.as_ref() };
         let start = |options: Option<TenantOptions>, name: &str, api: Api| {
-            options.map(|options| Tenant::start(&site, &tools, &etcd, &kube_apiserver, &options, name, api)).transpose()
+            options.map(|options| Tenant::start(&ground, &options, name, api)).transpose()
         };
         let restaurant = start(restaurant, "tenant-a", RESTAURANT)?;
         let wardle = start(wardle, "tenant-b", WARDLE)?;
-        Ok(Self { restaurant, wardle, controller_manager, kube_apiserver, etcd, site, tools })
+        Ok(Self { restaurant, wardle, controller, node, controller_manager, kube_apiserver, etcd, site, tools })
     }
 
     /// kubectl as an administrator, through kube-apiserver.
@@ -188,18 +285,42 @@ impl Cluster {
         self.wardle.as_ref().context("this cluster has no sample-apiserver")
     }
 
-    /// Every process of it.
-    pub fn processes(&self) -> impl Iterator<Item = &crate::process::Process> {
-        let tenants = self.restaurant.iter().chain(&self.wardle);
-        let tenants = tenants.flat_map(|tenant| {
-            tenant.proxy.as_ref().map(|proxy| &proxy.process).into_iter().chain([&tenant.server.process])
-        });
-        [&self.etcd.process, &self.kube_apiserver.process, &self.controller_manager.process].into_iter().chain(tenants)
+    /// What stands in for a node.
+    ///
+    /// # Errors
+    /// When the cluster was started without a proxy-controller.
+    pub fn node(&self) -> Result<&Node> {
+        self.node.as_ref().context("this cluster has no node, since it has no proxy-controller")
     }
 
-    /// Lets everything run on after this program's end.
-    pub fn detach(self) {
-        self.processes().for_each(crate::process::Process::detach);
+    /// The proxy-controller.
+    ///
+    /// # Errors
+    /// When the cluster was started without.
+    pub fn controller(&self) -> Result<&ProxyController> {
+        self.controller.as_ref().context("this cluster has no proxy-controller")
+    }
+
+    /// Every process of it.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        let tenants = self.restaurant.iter().chain(&self.wardle);
+        [&self.etcd.process, &self.kube_apiserver.process, &self.controller_manager.process]
+            .into_iter()
+            .chain(self.controller.iter().flat_map(ProxyController::processes))
+            .chain(tenants.flat_map(Tenant::processes))
+    }
+
+    /// Lets everything run on after this program's end, `program` being xtask: what this process does for the cluster
+    /// itself, the delivery of Secrets and the way to Services, becomes a process of its own.
+    ///
+    /// # Errors
+    /// When that cannot be started.
+    pub fn detach(mut self, program: &Path) -> Result<()> {
+        if let Some(node) = self.node.take() {
+            node.hand_over(program, &self.tools)?.detach();
+        }
+        self.processes().for_each(Process::detach);
+        Ok(())
     }
 
     /// Ends everything and leaves nothing.
@@ -214,42 +335,54 @@ impl Cluster {
 }
 
 impl Tenant {
-    fn start(
-        site: &Site,
-        tools: &Tools,
-        etcd: &Etcd,
-        apiserver: &KubeApiserver,
-        options: &TenantOptions,
-        name: &str,
-        api: Api,
-    ) -> Result<Self> {
-        let (proxy, storage) = match &options.store {
+    fn start(ground: &Ground<'_>, options: &TenantOptions, name: &str, api: Api) -> Result<Self> {
+        let Ground { site, tools, etcd, apiserver, node } = *ground;
+        let mut proxy = None;
+        let mut managed = None;
+        let storage = match &options.store {
             Store::Proxy(program) => {
                 let step = Progress::start(format!("etcd-proxy for {name}"));
-                let proxy = EtcdProxy::start(site, tools, program, etcd, name)?;
+                let proxy = proxy.insert(EtcdProxy::start(site, tools, program, etcd, name)?);
                 step.done();
-                let endpoint = proxy.endpoint(api.server)?;
-                (Some(proxy), Storage { endpoint, prefix: None })
+                Storage { endpoint: proxy.endpoint(api.server)?, prefix: None }
             }
-            Store::Shared => (
-                None,
-                Storage {
-                    endpoint: etcd.endpoint(api.server)?,
-                    prefix: Some(format!("/{name}/registry/{}", api.group)),
-                },
-            ),
+            Store::Managed(program) => {
+                let node = node.context("a managed proxy needs the proxy-controller")?;
+                let step = Progress::start(format!("EtcdProxy for {}", api.server));
+                api.apply_etcd_proxy(apiserver.admin())?;
+                let managed = managed.insert(ManagedProxy::start(node, program, api.namespace, api.etcd_proxy.name)?);
+                step.done();
+                Storage { endpoint: managed.endpoint(node)?, prefix: None }
+            }
+            Store::Shared => Storage {
+                endpoint: etcd.endpoint(api.server)?,
+                prefix: Some(format!("/{name}/registry/{}", api.group)),
+            },
         };
         let step = Progress::start(format!("{} for {name}, aggregated", api.server));
         let server = AggregatedServer::start(site, tools, &options.server, apiserver, &storage, api)?;
         step.done();
-        Ok(Self { server, proxy })
+        Ok(Self { server, proxy, managed })
     }
 
-    /// Its proxy.
+    /// Its proxy, which was provided by hand.
     ///
     /// # Errors
     /// When it is not behind one.
     pub fn proxy(&self) -> Result<&EtcdProxy> {
-        self.proxy.as_ref().context("this tenant is not behind a proxy")
+        self.proxy.as_ref().context("this tenant is not behind a proxy that was provided by hand")
+    }
+
+    /// Its proxy, which the proxy-controller provided.
+    ///
+    /// # Errors
+    /// When it is not behind one.
+    pub fn managed(&self) -> Result<&ManagedProxy> {
+        self.managed.as_ref().context("this tenant is not behind a proxy of the proxy-controller")
+    }
+
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        let managed = self.managed.iter().flat_map(ManagedProxy::pods).map(|pod| &pod.process);
+        self.proxy.iter().map(|proxy| &proxy.process).chain(managed).chain([&self.server.process])
     }
 }

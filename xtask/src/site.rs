@@ -64,6 +64,18 @@ impl Site {
         Ok(Self { dir })
     }
 
+    /// A site that another process made and is using.
+    ///
+    /// # Errors
+    /// When there is none in the folder.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let dir = dir.canonicalize().with_context(|| format!("opening {}", dir.display()))?;
+        if !dir.join(SITE_FILE).is_file() {
+            bail!("{} is not the folder of a running cluster", dir.display());
+        }
+        Ok(Self { dir })
+    }
+
     /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use super::{
     control_plane::{KubeApiserver, MASTERS, READY},
+    controller::manifests,
     etcd::Endpoint,
     kubectl::{Kubectl, Server},
 };
@@ -30,6 +31,17 @@ pub struct Api {
     pub group: &'static str,
     /// The group's versions with their priorities; the highest is what kubectl prefers.
     pub versions: &'static [(&'static str, u16)],
+    /// The EtcdProxy that it may have.
+    pub etcd_proxy: EtcdProxyManifest,
+}
+
+/// An EtcdProxy object of `manifests/`.
+#[derive(Clone, Copy, Debug)]
+pub struct EtcdProxyManifest {
+    /// The file, below `manifests/`.
+    pub file: &'static str,
+    /// The object's name in it.
+    pub name: &'static str,
 }
 
 /// The pizza restaurant.
@@ -38,6 +50,7 @@ pub const RESTAURANT: Api = Api {
     namespace: "restaurant",
     group: "restaurant.programming-kubernetes.info",
     versions: &[("v1beta1", 20), ("v1alpha1", 10)],
+    etcd_proxy: EtcdProxyManifest { file: "pizza-apiserver/base/etcdproxy.yaml", name: "restaurant" },
 };
 
 /// What Go's sample-apiserver serves.
@@ -46,6 +59,7 @@ pub const WARDLE: Api = Api {
     namespace: "wardle",
     group: "wardle.example.com",
     versions: &[("v1beta1", 20), ("v1alpha1", 10)],
+    etcd_proxy: EtcdProxyManifest { file: "examples/etcdproxy/minimal.yaml", name: "team-a" },
 };
 
 /// The Service's name in each namespace.
@@ -71,6 +85,19 @@ pub(super) struct Storage {
     pub(super) endpoint: Endpoint,
     /// A prefix of its own, where no proxy sees to that.
     pub(super) prefix: Option<String>,
+}
+
+impl Api {
+    /// Makes the namespace and applies the EtcdProxy in it.
+    ///
+    /// # Errors
+    /// When kube-apiserver refuses.
+    pub(super) fn apply_etcd_proxy(&self, admin: &Kubectl) -> Result<()> {
+        admin.apply(&[namespace(self.namespace)])?;
+        let file = manifests().join(self.etcd_proxy.file);
+        let file = file.to_str().context("the path of the manifests is no text")?;
+        admin.ok(&["apply", "--namespace", self.namespace, "-f", file]).map(drop)
+    }
 }
 
 impl AggregatedServer {
@@ -205,6 +232,10 @@ fn available(admin: &Kubectl, name: &str) -> Result<()> {
     }
 }
 
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
 /// The namespace, and the rights of the server: to ask who somebody is and what they may do, to learn the front
 /// proxy's authority, and to read what its admission needs.
 fn grants(api: Api) -> Vec<Value> {
@@ -215,7 +246,7 @@ fn grants(api: Api) -> Vec<Value> {
     let read = |groups: &[&str], resources: &[&str]| json!({"apiGroups": groups, "resources": resources, "verbs": ["get", "list", "watch"]});
     let version = format!("{RBAC}/v1");
     vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+        self::namespace(namespace),
         json!({
             "apiVersion": version, "kind": "ClusterRole", "metadata": {"name": server},
             "rules": [

@@ -1,10 +1,11 @@
 //! kube-apiserver and kube-controller-manager.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{
+    audit::{self, Request as Audited},
     etcd::Etcd,
     kubectl::{Kubectl, Server},
 };
@@ -38,7 +39,18 @@ pub struct KubeApiserver {
     port: u16,
     admin: Kubectl,
     service_account_key: SigningKey,
+    audit: Option<PathBuf>,
 }
+
+/// What a kube-apiserver may have besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApiserverOptions {
+    /// A log of all requests, to be read with [`KubeApiserver::audited`].
+    pub audit: bool,
+}
+
+/// How long a ServiceAccount's token is good for: as long as the certificates beside it.
+const TOKEN_LIFETIME: &str = "--duration=720h";
 
 /// kube-controller-manager: the namespace controller and the garbage collector among others.
 pub struct ControllerManager {
@@ -54,6 +66,14 @@ impl KubeApiserver {
     /// # Errors
     /// When a tool is missing or it does not come up.
     pub fn start(site: &Site, tools: &Tools, etcd: &Etcd) -> Result<Self> {
+        Self::start_with(site, tools, etcd, ApiserverOptions::default())
+    }
+
+    /// As [`KubeApiserver::start`], with something besides.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(site: &Site, tools: &Tools, etcd: &Etcd, options: ApiserverOptions) -> Result<Self> {
         let cluster_ca = Ca::create(&site.pki("cluster-ca")?, "cluster-ca")?;
         let front_proxy_ca = Ca::create(&site.pki("front-proxy-ca")?, "front-proxy-ca")?;
         let front_proxy = front_proxy_ca.client(FRONT_PROXY, None)?;
@@ -92,12 +112,18 @@ impl KubeApiserver {
             .flag("requestheader-uid-headers", "X-Remote-Uid")
             .flag("requestheader-group-headers", "X-Remote-Group")
             .flag("requestheader-extra-headers-prefix", "X-Remote-Extra-");
+        let audit = options.audit.then(|| site.path("logs/audit.jsonl"));
+        let spec = match &audit {
+            Some(log) => audit::flags(spec, &site.path("audit-policy.json"), log)?,
+            None => spec,
+        };
         let process = Process::spawn(site, spec)?;
         let server = Server { url: format!("https://127.0.0.1:{port}"), ca: cluster_ca.pem() };
         let kubeconfig = site.path("admin.kubeconfig");
         server.kubeconfig(&kubeconfig, "admin", &cluster_ca.client("admin", Some(MASTERS))?)?;
         let admin = Kubectl::new(site, tools, kubeconfig)?;
-        let this = Self { process, cluster_ca, front_proxy_ca, front_proxy, server, port, admin, service_account_key };
+        let this =
+            Self { process, cluster_ca, front_proxy_ca, front_proxy, server, port, admin, service_account_key, audit };
         this.wait_ready()?;
         Ok(this)
     }
@@ -134,6 +160,27 @@ impl KubeApiserver {
         let path = site.path(format!("{file}.kubeconfig"));
         self.server.kubeconfig(&path, user, &self.cluster_ca.client(user, group)?)?;
         Ok(path)
+    }
+
+    /// A kubeconfig with a token of a ServiceAccount, which must be there: whoever uses it has the ServiceAccount's
+    /// rights and no others.
+    ///
+    /// # Errors
+    /// When kube-apiserver gives no token, or the file cannot be written.
+    pub fn service_account_kubeconfig(&self, site: &Site, namespace: &str, name: &str) -> Result<PathBuf> {
+        let namespaced = format!("--namespace={namespace}");
+        let token = self.admin.ok(&["create", "token", name, &namespaced, TOKEN_LIFETIME])?;
+        let path = site.path(format!("{namespace}-{name}.kubeconfig"));
+        self.server.kubeconfig_with_token(&path, name, token.trim())?;
+        Ok(path)
+    }
+
+    /// The requests of a user that have been answered so far, in the order of their answers.
+    ///
+    /// # Errors
+    /// When the server was started without an audit log, or the log cannot be read.
+    pub fn audited(&self, user: &str) -> Result<Vec<Audited>> {
+        audit::read(self.audit.as_deref().context("this kube-apiserver keeps no audit log")?, user)
     }
 }
 

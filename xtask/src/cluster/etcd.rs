@@ -1,9 +1,15 @@
 //! The shared etcd, and speaking to an etcd with `etcdctl`.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 
+use super::network;
 use crate::{
     pki::{Ca, Identity, Request},
     process::{self, Outcome, Process, Spec},
@@ -23,6 +29,9 @@ pub struct Endpoint {
     pub ca: PathBuf,
     /// The client's certificate.
     pub client: Identity,
+    /// The HTTP proxy through which the address is reached, if it is one that only a cluster knows
+    /// ([`Network`](super::Network)).
+    pub proxy: Option<SocketAddr>,
 }
 
 /// `etcdctl` for one endpoint.
@@ -74,7 +83,8 @@ impl Etcd {
             .flag("peer-cert-file", &server.cert)
             .flag("peer-key-file", &server.key);
         let process = Process::spawn(site, spec)?;
-        let endpoint = Endpoint { url: url.clone(), ca: ca.cert().to_path_buf(), client: ca.client("root", None)? };
+        let endpoint =
+            Endpoint { url: url.clone(), ca: ca.cert().to_path_buf(), client: ca.client("root", None)?, proxy: None };
         let etcd = Self { process, ca, url, etcdctl: Etcdctl::new(tools, endpoint)? };
         etcd.wait_ready()?;
         Ok(etcd)
@@ -93,7 +103,12 @@ impl Etcd {
     /// # Errors
     /// When the certificate cannot be written.
     pub fn endpoint(&self, name: &str) -> Result<Endpoint> {
-        Ok(Endpoint { url: self.url.clone(), ca: self.ca.cert().to_path_buf(), client: self.ca.client(name, None)? })
+        Ok(Endpoint {
+            url: self.url.clone(),
+            ca: self.ca.cert().to_path_buf(),
+            client: self.ca.client(name, None)?,
+            proxy: None,
+        })
     }
 
     /// `etcdctl` on the whole of the store.
@@ -106,7 +121,8 @@ impl Endpoint {
     /// Adds the flags by which Kubernetes' API servers find their etcd.
     #[must_use]
     pub(super) fn storage_flags(&self, spec: Spec) -> Spec {
-        spec.flag("etcd-servers", &self.url)
+        self.variables(spec)
+            .flag("etcd-servers", &self.url)
             .flag("etcd-cafile", &self.ca)
             .flag("etcd-certfile", &self.client.cert)
             .flag("etcd-keyfile", &self.client.key)
@@ -115,10 +131,21 @@ impl Endpoint {
     /// Adds the flags by which etcd's own clients, and the proxy, find theirs.
     #[must_use]
     pub(super) fn client_flags(&self, spec: Spec) -> Spec {
-        spec.flag("endpoints", &self.url)
+        self.variables(spec)
+            .flag("endpoints", &self.url)
             .flag("cacert", &self.ca)
             .flag("cert", &self.client.cert)
             .flag("key", &self.client.key)
+    }
+
+    /// What a program needs in its environment to reach it.
+    pub(super) fn variables(&self, spec: Spec) -> Spec {
+        match self.proxy {
+            None => spec,
+            Some(proxy) => {
+                network::variables(proxy).into_iter().fold(spec, |spec, (name, value)| spec.env(name, value))
+            }
+        }
     }
 }
 
@@ -131,11 +158,23 @@ impl Etcdctl {
         Ok(Self { program: tools.path(Tool::Etcdctl)?, endpoint })
     }
 
+    /// Where the tool is.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The flags by which it finds the endpoint, in a form that a shell takes: paths with blanks are quoted.
+    pub fn flags(&self) -> Vec<String> {
+        let flags = self.endpoint.client_flags(Spec::new("etcdctl", &self.program)).args;
+        let quoted = |flag: String| if flag.contains(char::is_whitespace) { format!("'{flag}'") } else { flag };
+        flags.into_iter().map(|flag| quoted(flag.to_string_lossy().into_owned())).collect()
+    }
+
     /// The command as a person would type it, with everything it needs.
     pub fn command(&self, args: &[&str]) -> Command {
         let spec = self.endpoint.client_flags(Spec::new("etcdctl", &self.program));
         let mut command = Command::new(&spec.program);
-        command.args(spec.args).args(args);
+        command.args(spec.args).args(args).envs(spec.env);
         command
     }
 

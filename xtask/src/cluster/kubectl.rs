@@ -50,8 +50,22 @@ impl Server {
                 STANDARD.encode(std::fs::read(path).with_context(|| format!("reading {}", path.display()))?),
             )
         };
+        let (cert, key) = (encoded(&identity.cert)?, encoded(&identity.key)?);
+        let credentials = format!("\x20   client-certificate-data: {cert}\n\x20   client-key-data: {key}\n");
+        self.write_kubeconfig(path, user, &credentials)
+    }
+
+    /// Writes a kubeconfig for a user known by a bearer token, likewise.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn kubeconfig_with_token(&self, path: &Path, user: &str, token: &str) -> Result<()> {
+        self.write_kubeconfig(path, user, &format!("\x20   token: {token}\n"))
+    }
+
+    fn write_kubeconfig(&self, path: &Path, user: &str, credentials: &str) -> Result<()> {
         let Self { url, ca } = self;
-        let (ca, cert, key) = (STANDARD.encode(ca), encoded(&identity.cert)?, encoded(&identity.key)?);
+        let ca = STANDARD.encode(ca);
         let text = format!(
             "apiVersion: v1\n\
              kind: Config\n\
@@ -63,8 +77,7 @@ impl Server {
              users:\n\
              - name: {user}\n\
              \x20 user:\n\
-             \x20   client-certificate-data: {cert}\n\
-             \x20   client-key-data: {key}\n\
+             {credentials}\
              contexts:\n\
              - name: local\n\
              \x20 context:\n\

@@ -60,7 +60,12 @@ impl EtcdProxy {
             .arg("--client-cert-auth")
             .flag("trusted-ca-file", ca.cert());
         let process = Process::spawn(site, spec)?;
-        let endpoint = Endpoint { url: url.clone(), ca: ca.cert().to_path_buf(), client: ca.client("etcdctl", None)? };
+        let endpoint = Endpoint {
+            url: url.clone(),
+            ca: ca.cert().to_path_buf(),
+            client: ca.client("etcdctl", None)?,
+            proxy: None,
+        };
         let proxy = Self { process, ca, url, metrics, prefix, etcdctl: Etcdctl::new(tools, endpoint)? };
         proxy.wait_ready()?;
         Ok(proxy)
@@ -79,7 +84,12 @@ impl EtcdProxy {
     /// # Errors
     /// When the certificate cannot be written.
     pub fn endpoint(&self, name: &str) -> Result<Endpoint> {
-        Ok(Endpoint { url: self.url.clone(), ca: self.ca.cert().to_path_buf(), client: self.ca.client(name, None)? })
+        Ok(Endpoint {
+            url: self.url.clone(),
+            ca: self.ca.cert().to_path_buf(),
+            client: self.ca.client(name, None)?,
+            proxy: None,
+        })
     }
 
     /// `etcdctl` as the tenant.

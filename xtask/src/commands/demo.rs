@@ -1,5 +1,6 @@
 //! `cargo xtask demo`: the whole path on real components, kubectl → kube-apiserver → pizza-apiserver → etcd-proxy →
-//! etcd, and Go's sample-apiserver as second tenant of the same etcd.
+//! etcd, and Go's sample-apiserver as second tenant of the same etcd. The proxies are the proxy-controller's work, which
+//! runs with its shipped manifests, rights and arguments.
 
 mod tour;
 
@@ -14,7 +15,7 @@ use signal_hook::{
 
 use crate::{
     cargo::{self, Profile},
-    cluster::{Cluster, Options, Store, TenantOptions},
+    cluster::{ApiserverOptions, Cluster, ControllerOptions, Options, RESTAURANT, Store, TenantOptions, WARDLE},
     site,
     tools::{Tool, Tools},
 };
@@ -32,6 +33,9 @@ pub struct Command {
     #[arg(long = "tool", value_name = "NAME=PATH")]
     tools: Vec<String>,
 }
+
+/// How long a changed Secret takes to the files of the demo's processes. (The kubelet takes up to a minute and a half.)
+pub(super) const DELIVERY: Duration = Duration::from_secs(1);
 
 /// The demo's folder.
 pub(super) fn dir() -> PathBuf {
@@ -54,11 +58,19 @@ pub fn run(command: &Command) -> Result<()> {
     let tools = Tools::with(&command.tools)?;
     let sample_apiserver = tools.path(Tool::SampleApiserver)?;
     let profile = if command.release { Profile::Release } else { Profile::Dev };
-    let programs = cargo::build(&["etcd-proxy", "pizza-apiserver"], profile)?;
-    let [etcd_proxy, pizza_apiserver] =
-        <[PathBuf; 2]>::try_from(programs).map_err(|_| anyhow::anyhow!("cargo built other programs than asked for"))?;
-    let tenant = |server| Some(TenantOptions { server, store: Store::Proxy(etcd_proxy.clone()) });
-    let options = Options { dir: dir(), tools, restaurant: tenant(pizza_apiserver), wardle: tenant(sample_apiserver) };
+    let programs = cargo::build(&["etcd-proxy", "pizza-apiserver", "proxy-controller"], profile)?;
+    let [etcd_proxy, pizza_apiserver, program] =
+        <[PathBuf; 3]>::try_from(programs).map_err(|_| anyhow::anyhow!("cargo built other programs than asked for"))?;
+    let tenant = |server| Some(TenantOptions { server, store: Store::Managed(etcd_proxy.clone()) });
+    let namespaces = [RESTAURANT, WARDLE].map(|api| api.namespace.to_owned()).to_vec();
+    let options = Options {
+        dir: dir(),
+        tools,
+        restaurant: tenant(pizza_apiserver),
+        wardle: tenant(sample_apiserver),
+        controller: Some(ControllerOptions { program, replicas: 1, delivery: DELIVERY, namespaces }),
+        apiserver: ApiserverOptions::default(),
+    };
 
     let cluster = start(options, &interrupts)?;
     if let Err(error) = tour::run(&cluster) {
@@ -66,8 +78,8 @@ pub fn run(command: &Command) -> Result<()> {
         return Err(error);
     }
     if command.no_wait {
+        cluster.detach(&std::env::current_exe().context("finding this program, which is to deliver Secrets")?)?;
         println!("\nEverything is left running. `cargo xtask down` ends it.");
-        cluster.detach();
         return Ok(());
     }
     println!("\nEverything is running. Ctrl-C ends it.");

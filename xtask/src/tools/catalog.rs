@@ -21,6 +21,7 @@ pub enum Tool {
     Descriptors,
     OpenapiMeta,
     Informer,
+    Writers,
     CargoDeny,
 }
 
@@ -54,7 +55,7 @@ const KUBERNETES: &str = "k8s.io/kubernetes";
 
 impl Tool {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Etcd,
         Self::Etcdctl,
         Self::Etcdutl,
@@ -68,6 +69,7 @@ impl Tool {
         Self::Descriptors,
         Self::OpenapiMeta,
         Self::Informer,
+        Self::Writers,
         Self::CargoDeny,
     ];
 
@@ -87,6 +89,7 @@ impl Tool {
             Self::Descriptors => "descriptors",
             Self::OpenapiMeta => "openapi-meta",
             Self::Informer => "informer",
+            Self::Writers => "writers",
             Self::CargoDeny => "cargo-deny",
         }
     }
@@ -115,6 +118,7 @@ impl Tool {
             Self::Descriptors => Source::GoProgram { folder: "descriptors" },
             Self::OpenapiMeta => Source::GoProgram { folder: "openapi-meta" },
             Self::Informer => Source::GoProgram { folder: "informer" },
+            Self::Writers => Source::GoProgram { folder: "writers" },
             Self::CargoDeny => Source::Crate { name: "cargo-deny", version: "0.20.2" },
         }
     }
@@ -131,9 +135,12 @@ impl Tool {
             | Self::CargoDeny => Some(&["--version"]),
             Self::Etcdctl | Self::Etcdutl => Some(&["version"]),
             Self::Kubectl => Some(&["version", "--client"]),
-            Self::EtcdBenchmark | Self::SampleApiserver | Self::Descriptors | Self::OpenapiMeta | Self::Informer => {
-                None
-            }
+            Self::EtcdBenchmark
+            | Self::SampleApiserver
+            | Self::Descriptors
+            | Self::OpenapiMeta
+            | Self::Informer
+            | Self::Writers => None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    cluster::{Cluster, Kubectl, Tenant},
+    cluster::{Cluster, Etcdctl, Kubectl, RESTAURANT, Tenant, WARDLE},
     poll,
     process::Outcome,
 };
@@ -37,6 +37,7 @@ pub(super) fn run(cluster: &Cluster) -> Result<()> {
     let kubectl = cluster.kubectl().in_folder(crate::root().join("manifests").join("examples"));
     println!("\n  export KUBECONFIG={}", kubectl.kubeconfig().display());
     println!("  cd manifests/examples");
+    proxies(cluster, &kubectl)?;
     restaurant(&kubectl)?;
     wardle(&kubectl)?;
     keys(cluster)
@@ -86,40 +87,75 @@ fn wardle(kubectl: &Kubectl) -> Result<()> {
     check(kubectl, "get flunders --show-labels", "", &["my-first-flunder", "sample-label=true"])
 }
 
+/// What the controller made of two objects: what a tenant sees, and what lies where tenants have no rights.
+fn proxies(cluster: &Cluster, kubectl: &Kubectl) -> Result<()> {
+    heading("Two EtcdProxy objects, and what the proxy-controller made of them");
+    let names = [RESTAURANT, WARDLE].map(|api| api.etcd_proxy.name);
+    check(kubectl, "get etcdupstreams", "", &["default"])?;
+    check(kubectl, "get etcdproxies --all-namespaces", "", &names)?;
+    check(kubectl, "get secrets,configmaps,services --namespace=restaurant", "", &["restaurant-etcd-client"])?;
+    let base = cluster.restaurant()?.managed()?.base();
+    check(kubectl, "get deployments,services,endpointslices --namespace=etcd-proxy-system", "", &[base])?;
+    println!(
+        "\n  No node is here to run pods. The processes of the demo stand in for them, with the arguments of these\n  \
+         Deployments and the Secrets delivered as files; READY stays False, as Kubernetes counts pods."
+    );
+    Ok(())
+}
+
 /// What each of them sees of the etcd that they share.
 fn keys(cluster: &Cluster) -> Result<()> {
     heading("Where it all lies: the same etcdctl command, asked of each");
+    let node = cluster.node()?;
     let tenants =
         [("the restaurant's proxy", cluster.restaurant()?), ("the sample-apiserver's proxy", cluster.wardle()?)];
+    let mut named = false;
     for (who, tenant) in tenants {
-        let proxy = tenant.proxy()?;
-        let keys = proxy.etcdctl().keys("")?;
-        println!("\n  $ etcdctl get \"\" --prefix --keys-only      # through {who}");
-        print_some(&keys, 8);
+        let etcdctl = tenant.managed()?.etcdctl(node, &cluster.tools)?;
+        if !named {
+            named = true;
+            println!("\n  alias etcdctl={}", etcdctl.program().display());
+            println!("  # Stands in for the cluster's DNS: leads to Services by the names they have in the cluster.");
+            println!("  export HTTPS_PROXY=http://{}", node.network.proxy());
+        }
+        println!("\n  # Through {who}, with the certificate from the Secret in the tenant's namespace:");
+        let keys = show_keys(&etcdctl, "")?;
         ensure!(!keys.is_empty(), "{who} shows no key at all");
         ensure!(keys.iter().all(|key| belongs(key, tenant)), "{who} shows keys that are not its tenant's: {keys:?}");
     }
-    println!(
-        "\n  $ etcdctl get \"\" --prefix --keys-only      # on the shared etcd, what the tenants have, and a few of the cluster's own keys"
-    );
+    println!("\n  # On the shared etcd, what the tenants have, and a few of the cluster's own keys:");
     let etcdctl = cluster.etcd.etcdctl();
     for (_, tenant) in tenants {
-        let prefix = tenant.proxy()?.prefix();
+        let prefix = tenant.managed()?.prefix();
         // Informers of the servers themselves may still be writing; what was shown must be there.
         let keys = poll::until("the tenant's keys on the shared etcd", Duration::from_secs(10), || {
             let keys = etcdctl.keys(prefix)?;
             ensure!(!keys.is_empty(), "none below {prefix}");
             Ok(keys)
         })?;
+        print_command(etcdctl, prefix);
         print_some(&keys, 8);
     }
-    let own = etcdctl.keys("/registry/")?;
-    print_some(&own, 4);
+    let own = show_keys(etcdctl, "/registry/")?;
     ensure!(
         !own.iter().any(|key| key.contains("margherita") || key.contains("flunder")),
         "a tenant's object lies among the cluster's own keys"
     );
     Ok(())
+}
+
+/// Lists keys as a person would, with everything that the command needs to be pasted.
+fn show_keys(etcdctl: &Etcdctl, prefix: &str) -> Result<Vec<String>> {
+    print_command(etcdctl, prefix);
+    let keys = etcdctl.keys(prefix)?;
+    print_some(&keys, 8);
+    Ok(keys)
+}
+
+fn print_command(etcdctl: &Etcdctl, prefix: &str) {
+    let flags = etcdctl.flags();
+    println!("\n  $ etcdctl {} \\", flags.join(" \\\n      "));
+    println!("      get {prefix:?} --prefix --keys-only");
 }
 
 fn belongs(key: &str, tenant: &Tenant) -> bool {

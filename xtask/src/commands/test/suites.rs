@@ -44,7 +44,7 @@ const fn minutes(count: u64) -> Duration {
 }
 
 /// The project's own programs, which end-to-end tests start.
-const PROGRAMS: [&str; 2] = ["etcd-proxy", "pizza-apiserver"];
+const PROGRAMS: [&str; 3] = ["etcd-proxy", "pizza-apiserver", "proxy-controller"];
 
 const SUITES: [Suite; 5] = [
     Suite {
@@ -79,6 +79,7 @@ const SUITES: [Suite; 5] = [
                 Tool::Kubectl,
                 Tool::SampleApiserver,
                 Tool::Informer,
+                Tool::Writers,
             ],
         },
     },
