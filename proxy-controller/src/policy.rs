@@ -74,6 +74,8 @@ pub enum Reason {
     PlacementNotAllowed,
     /// A sidecar would hand the upstream's credentials to the tenant.
     UpstreamAuthRequired,
+    /// Clients where there are none.
+    ClientsNotAllowed,
     /// Another namespace has not consented.
     GrantMissing,
     /// Nothing is ever written there.
@@ -119,7 +121,9 @@ pub fn check(proxy: &EtcdProxy, facts: &Facts<'_>) -> Vec<Refusal> {
     refusals.extend(bounds::check(proxy, upstream));
     refusals.extend(placement::check(proxy, upstream));
     refusals.extend(prefix::check(proxy, upstream, facts.claims));
-    refusals.extend(clients::check(proxy, facts.grants, facts.controller_namespace));
+    if proxy.spec.mode == Mode::Deployment {
+        refusals.extend(clients::check(proxy, facts.grants, facts.controller_namespace));
+    }
     let mut seen = HashSet::new();
     refusals.retain(|refusal| seen.insert(refusal.clone()));
     refusals
@@ -173,6 +177,10 @@ fn mode(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Vec<Refusal> {
         if present {
             refusals.push(Refusal::forbidden(field, reason, "has no meaning in mode Sidecar: the pods are yours"));
         }
+    }
+    if !spec.clients.is_empty() {
+        let message = "has no meaning in mode Sidecar: the sidecar serves its own pod, without certificates";
+        refusals.push(Refusal::forbidden("spec.clients", Reason::ClientsNotAllowed, message));
     }
     refusals
 }
@@ -228,6 +236,7 @@ impl Reason {
             Self::ResourcesNotAllowed => "ResourcesNotAllowed",
             Self::PlacementNotAllowed => "PlacementNotAllowed",
             Self::UpstreamAuthRequired => "UpstreamAuthRequired",
+            Self::ClientsNotAllowed => "ClientsNotAllowed",
             Self::GrantMissing => "GrantMissing",
             Self::TargetNotAllowed => "TargetNotAllowed",
             Self::DuplicateTarget => "DuplicateTarget",

@@ -107,8 +107,9 @@ fn a_sidecar_takes_trust() {
     );
     let trusting = upstream(json!({"allowSidecarCredentials": true}));
     assert_eq!(refused(&sidecar, &trusting), [""; 0]);
-    let pods = proxy(json!({"mode": "Sidecar", "replicas": 1, "resources": {}, "placement": {}}));
-    assert_eq!(refused(&pods, &trusting).len(), 3);
+    let pods = json!({"mode": "Sidecar", "replicas": 1, "resources": {}, "placement": {}, "clients": [{"name": "b", "namespace": "b"}]});
+    let fields: Vec<_> = check(&proxy(pods), &facts(&trusting, &[])).into_iter().map(|r| r.field).collect();
+    assert_eq!(fields, ["spec.replicas", "spec.resources", "spec.placement", "spec.clients"]);
 }
 
 #[test]
@@ -408,11 +409,11 @@ fn no_object_is_two_clients() {
 #[test]
 fn everything_is_told_at_once() {
     let wish = proxy(json!({
-        "mode": "Sidecar", "prefix": "/registry/x/", "limits": {"keys": 1_000_000},
+        "replicas": 50, "prefix": "/registry/x/", "limits": {"keys": 1_000_000},
         "clients": [{"name": "b", "namespace": "b"}],
     }));
     let fields: Vec<_> = check(&wish, &facts(&upstream(json!({})), &[])).into_iter().map(|r| r.field).collect();
-    assert_eq!(fields, ["spec.mode", "spec.limits.keys", "spec.prefix", "spec.clients[0].namespace"]);
+    assert_eq!(fields, ["spec.limits.keys", "spec.replicas", "spec.prefix", "spec.clients[0].namespace"]);
 }
 
 // Few letters, so that prefixes meet often.
