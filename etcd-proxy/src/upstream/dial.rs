@@ -58,6 +58,8 @@ enum DialError {
     Http(#[source] hyper::Error),
     #[error(transparent)]
     Name(#[from] EndpointError),
+    #[error("the endpoint does not greet: {0}")]
+    Greeting(#[source] io::Error),
     #[error("the endpoint closed the connection before it said anything")]
     Closed,
     #[error("no answer within {0:?}")]
@@ -191,8 +193,9 @@ impl Dialer {
         // Within the dial timeout, as all of this.
         let mut connection = Box::pin(connection);
         tokio::select! {
+            biased;
+            greeted = greeted => greeted.map_err(|_| DialError::Closed)?.map_err(DialError::Greeting)?,
             ended = &mut connection => return Err(ended.map_or_else(DialError::Http, |()| DialError::Closed)),
-            greeted = greeted => greeted.map_err(|_| DialError::Closed)?,
         }
         let dialer = self.clone();
         let open = self.config.metrics.dialled(endpoint);
