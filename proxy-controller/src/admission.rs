@@ -8,16 +8,13 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use kube::{
     ResourceExt as _,
-    core::{
-        Status,
-        admission::{AdmissionRequest, Operation},
-        response::{StatusCause, StatusDetails, reason},
-    },
+    core::admission::{AdmissionRequest, Operation},
 };
 
 use crate::{
-    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdProxyGrant, EtcdUpstream, GROUP},
-    policy::{self, Facts, HeldPrefix, Reason, Refusal},
+    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdProxyGrant, EtcdUpstream},
+    policy::{self, Facts, HeldPrefix, Refusal},
+    serving::{Denial, Review},
 };
 
 /// For the claims, which lie behind a network and may be slow; the API server waits for ten seconds in all.
@@ -47,25 +44,6 @@ pub struct Admission<L> {
     controller_namespace: String,
 }
 
-/// A decision.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// The object may be stored.
-    Allowed {
-        /// What its author should know all the same.
-        warnings: Vec<String>,
-    },
-    /// It may not.
-    Denied {
-        /// The first reason, for metrics.
-        reason: Reason,
-        /// What the author is told.
-        status: Box<Status>,
-    },
-    /// It cannot be told now, for this reason.
-    Unable(String),
-}
-
 impl<L: Lookup> Admission<L> {
     /// Judges with what `lookup` says. `controller_namespace` is where the controller and the proxies run.
     pub fn new(lookup: L, controller_namespace: impl Into<String>) -> Self {
@@ -74,8 +52,8 @@ impl<L: Lookup> Admission<L> {
 
     /// Judges one request. Objects that are being deleted, and changes that leave `spec` alone, are allowed without looking
     /// anything up.
-    pub async fn review(&self, request: &AdmissionRequest<EtcdProxy>) -> Verdict {
-        let allowed = Verdict::Allowed { warnings: Vec::new() };
+    pub async fn review(&self, request: &AdmissionRequest<EtcdProxy>) -> Review {
+        let allowed = Review::Allowed { warnings: Vec::new() };
         let Some(object) = &request.object else { return allowed };
         let judged = matches!(request.operation, Operation::Create | Operation::Update);
         if !judged || request.sub_resource.is_some() || object.metadata.deletion_timestamp.is_some() {
@@ -87,11 +65,11 @@ impl<L: Lookup> Admission<L> {
         }
         match self.judge(object, old).await {
             Ok(verdict) => verdict,
-            Err(error) => Verdict::Unable(error.0),
+            Err(error) => Review::Unable(error.0),
         }
     }
 
-    async fn judge(&self, object: &EtcdProxy, old: Option<&EtcdProxy>) -> Result<Verdict, LookupError> {
+    async fn judge(&self, object: &EtcdProxy, old: Option<&EtcdProxy>) -> Result<Review, LookupError> {
         let name = object.spec.upstream_ref.as_ref().map_or(DEFAULT_UPSTREAM, |reference| reference.name.as_str());
         let upstream = self.lookup.upstream(name).await?;
         let mut warnings = Vec::new();
@@ -117,11 +95,11 @@ impl<L: Lookup> Admission<L> {
         let before: HashSet<_> = old.into_iter().flat_map(|old| policy::check(old, &facts)).map(essence).collect();
         let (known, new): (Vec<_>, Vec<_>) =
             refusals.into_iter().partition(|refusal| before.contains(&essence(refusal.clone())));
-        let Some(first) = new.first() else {
+        if new.is_empty() {
             warnings.extend(known.iter().map(|refusal| format!("still not permitted: {refusal}")));
-            return Ok(Verdict::Allowed { warnings });
-        };
-        Ok(Verdict::Denied { reason: first.reason, status: Box::new(denial(&object.name_any(), &new)) })
+            return Ok(Review::Allowed { warnings });
+        }
+        Ok(Review::Denied(new.iter().map(Denial::from).collect()))
     }
 
     /// The grants of all namespaces that an object names.
@@ -142,45 +120,20 @@ fn essence(refusal: Refusal) -> Refusal {
     Refusal { field, ..refusal }
 }
 
+impl From<&Refusal> for Denial {
+    fn from(refusal: &Refusal) -> Self {
+        Self {
+            field: refusal.field.clone(),
+            reason: refusal.reason.as_str(),
+            cause: refusal.fault.cause(),
+            message: refusal.body(),
+        }
+    }
+}
+
 fn unread(upstream: &EtcdUpstream, error: &LookupError) -> String {
     let name = upstream.name_any();
     format!("spec.prefix: EtcdUpstream {name} could not be asked who holds what ({error}); status will tell")
-}
-
-/// The refusals as the API server words its own: those of fields like `NewInvalid`, and a namespace that may not use an
-/// upstream like `NewForbidden` (`apimachinery/pkg/api/errors/errors.go`).
-fn denial(name: &str, refusals: &[Refusal]) -> Status {
-    let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-    let all = match texts.as_slice() {
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
-    };
-    let mut details = StatusDetails {
-        name: name.to_owned(),
-        group: GROUP.to_owned(),
-        kind: String::new(),
-        uid: String::new(),
-        causes: Vec::new(),
-        retry_after_seconds: 0,
-    };
-    if refusals.iter().all(|refusal| refusal.reason == Reason::NamespaceNotAllowed) {
-        details.kind = "etcdproxies".to_owned();
-        return Status::failure(&format!("etcdproxies.{GROUP} {name:?} is forbidden: {all}"), reason::FORBIDDEN)
-            .with_code(403)
-            .with_details(details);
-    }
-    details.kind = "EtcdProxy".to_owned();
-    details.causes = refusals
-        .iter()
-        .map(|refusal| StatusCause {
-            reason: refusal.fault.cause().to_owned(),
-            message: refusal.body(),
-            field: refusal.field.clone(),
-        })
-        .collect();
-    Status::failure(&format!("EtcdProxy.{GROUP} {name:?} is invalid: {all}"), reason::INVALID)
-        .with_code(422)
-        .with_details(details)
 }
 
 #[cfg(test)]
