@@ -13,6 +13,7 @@ mod lane;
 mod lease;
 mod options;
 mod probe;
+mod tunnel;
 mod watch;
 
 use std::{

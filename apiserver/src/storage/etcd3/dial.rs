@@ -1,4 +1,4 @@
-//! Where etcd is, and how a connection to it is made: TCP or a unix socket, plain or TLS.
+//! Where etcd is, and how a connection to it is made: TCP, through a proxy if there is one, or a unix socket; plain or TLS.
 
 use std::{
     future::Future,
@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
+    net::UnixStream,
 };
 use tokio_rustls::TlsConnector;
 use tonic::{
@@ -26,7 +26,7 @@ use tonic::{
 use super::{
     OptionsError,
     error::{chain, is_transport},
-    range,
+    range, tunnel,
 };
 
 /// The files of a TLS connection. They are read anew for every connection, so that renewed ones are used without a restart.
@@ -68,7 +68,7 @@ enum Address {
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-type DialError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type DialError = Box<dyn std::error::Error + Send + Sync>;
 
 // === impl Target ===
 
@@ -161,7 +161,7 @@ impl Target {
         let io: Box<dyn Io> = match &self.address {
             Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Address::Tcp(authority) => {
-                let stream = TcpStream::connect(authority.as_str()).await?;
+                let stream = tunnel::connect(authority).await?;
                 stream.set_nodelay(true)?;
                 Box::new(stream)
             }
