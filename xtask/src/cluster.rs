@@ -27,9 +27,8 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use self::aggregated::Storage;
 pub use self::{
-    aggregated::{AggregatedServer, Api, RESTAURANT, WARDLE, wait_unavailable},
+    aggregated::{AggregatedServer, Api, EtcdProxyManifest, RESTAURANT, Storage, WARDLE, wait_unavailable},
     audit::Request as AuditedRequest,
     control_plane::{ApiserverOptions, ControllerManager, FRONT_PROXY, KubeApiserver, MASTERS},
     controller::{CONTROLLER_USER, ProxyController, SYSTEM, manifests, provide_upstream},

@@ -80,11 +80,11 @@ pub struct AggregatedServer {
 
 /// Where an aggregated server keeps its objects.
 #[derive(Clone, Debug)]
-pub(super) struct Storage {
+pub struct Storage {
     /// Its etcd, real or virtual.
-    pub(super) endpoint: Endpoint,
+    pub endpoint: Endpoint,
     /// A prefix of its own, where no proxy sees to that.
-    pub(super) prefix: Option<String>,
+    pub prefix: Option<String>,
 }
 
 impl Api {
@@ -105,7 +105,7 @@ impl AggregatedServer {
     ///
     /// # Errors
     /// When kube-apiserver refuses, or the server does not come up: with the end of its log.
-    pub(super) fn start(
+    pub fn start(
         site: &Site,
         tools: &Tools,
         program: &Path,

@@ -233,6 +233,11 @@ impl Mounts {
         self.shared.state.lock().mounts.get(folder)?.outcome.clone()?.err()
     }
 
+    /// Whether a change was heard of that has not been delivered into `folder` yet.
+    pub fn pending(&self, folder: &Path) -> bool {
+        self.shared.state.lock().mounts.get(folder).is_some_and(|mount| mount.due.is_some())
+    }
+
     /// How long changes that are heard of from now on take to the file.
     pub fn set_delay(&self, delay: Duration) {
         self.shared.state.lock().delay = delay;
