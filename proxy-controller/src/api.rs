@@ -15,12 +15,12 @@ pub use self::{
     common::{Limits, Placement, Resources, Toleration},
     grant::{EtcdProxyGrant, EtcdProxyGrantSpec, GrantSource, GrantTarget, TargetKind},
     proxy::{
-        Certificates, Client, Compaction, CompactionPolicy, DEFAULT_CLIENT, DeletionPolicy, DeletionProgress, EtcdProxy,
-        EtcdProxySpec, EtcdProxyStatus, Mode, RotationPhase, Tls, UpstreamRef, Usage,
+        Certificates, Client, Compaction, CompactionPolicy, DEFAULT_CLIENT, DeletionPolicy, DeletionProgress,
+        EtcdProxy, EtcdProxySpec, EtcdProxyStatus, Mode, RotationPhase, Tls, UpstreamRef, Usage,
     },
     upstream::{
-        Adoption, AllowedPlacement, AllowedToleration, DEFAULT_META_PREFIX, DEFAULT_PREFIX_ROOT, Defaults, EtcdUpstream,
-        EtcdUpstreamSpec, EtcdUpstreamStatus, SecretKeyRef, SecretRef, StatusClaim, UpstreamTls,
+        Adoption, AllowedPlacement, AllowedToleration, DEFAULT_META_PREFIX, DEFAULT_PREFIX_ROOT, Defaults,
+        EtcdUpstream, EtcdUpstreamSpec, EtcdUpstreamStatus, SecretKeyRef, SecretRef, StatusClaim, UpstreamTls,
     },
 };
 

@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, builder::BoolishValueParser};
+use clap::{
+    Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    builder::{BoolishValueParser, StyledStr},
+};
 use jiff::SignedDuration;
 
 pub use self::{
@@ -59,6 +62,9 @@ pub struct RunArgs {
     /// Image of proxies whose EtcdUpstream does not name one in spec.defaults.image.
     #[arg(long, env = "PROXY_CONTROLLER_PROXY_IMAGE", default_value = concat!("etcd-proxy:", env!("CARGO_PKG_VERSION")))]
     pub proxy_image: String,
+    /// The cluster's DNS domain.
+    #[arg(long, env = "PROXY_CONTROLLER_CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
     /// How many objects are worked on at the same time.
     #[arg(long, env = "PROXY_CONTROLLER_CONCURRENCY", default_value = "4")]
     pub concurrency: NonZeroUsize,
@@ -120,12 +126,29 @@ pub struct ServingArgs {
 /// # Errors
 /// clap's errors, requests for help and for the version among them: [`clap::Error::exit`] treats each as it should be.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, clap::Error> {
-    Ok(Cli::try_parse_from(with_command(args))?.invocation)
+    let matches = command().try_get_matches_from(with_command(args))?;
+    Ok(Cli::from_arg_matches(&matches)?.invocation)
 }
 
 /// The whole command line as clap knows it.
 pub fn command() -> clap::Command {
-    Cli::command()
+    Cli::command().mut_subcommands(|command| {
+        let about = command.get_about().map(sentence);
+        let command = command.mut_args(|flag| match flag.get_help().map(sentence) {
+            Some(help) => flag.help(help),
+            None => flag,
+        });
+        match about {
+            Some(about) => command.about(about),
+            None => command,
+        }
+    })
+}
+
+/// clap takes the full stop away from a text of one paragraph.
+fn sentence(text: &StyledStr) -> String {
+    let text = text.to_string();
+    if text.ends_with('.') { text } else { text + "." }
 }
 
 /// Names of environment variables that look like this program's flags and are none: misspelt, most likely.
@@ -151,10 +174,13 @@ fn is_service_link(rest: &str) -> bool {
 /// Puts the default command in.
 fn with_command(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.into_iter().collect();
+    if args.is_empty() {
+        args.push("proxy-controller".into());
+    }
     let first = args.get(1).and_then(|first| first.to_str());
     let is_flag = first.is_none_or(|first| first.starts_with('-'));
     if is_flag && !matches!(first, Some("-h" | "--help" | "-V" | "--version")) {
-        args.insert(args.len().min(1), RUN.into());
+        args.insert(1, RUN.into());
     }
     args
 }

@@ -1,1 +1,331 @@
-//! TBD
+//! The loop: what changed is looked at, brought to what it is to be, and reported in its status.
+//!
+//! **Invariant:** a pass can be repeated from any point: everything it does is decided from what it reads, and everything that
+//! must not be done twice is guarded by a precondition where it is done (uid, resource version, the claim's revision).
+
+pub mod apply;
+mod certificates;
+mod cleanup;
+pub mod connection;
+mod orphans;
+mod proxy;
+pub mod stores;
+mod upstream;
+mod usage;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{Patch, PatchParams},
+    runtime::{
+        Controller,
+        controller::{Action, Config as Pace},
+        events::{Event, Recorder, Reporter},
+        reflector::ObjectRef,
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    apply::{Applier, ApplyError},
+    connection::Connector,
+    stores::{Change, Stores, Watching},
+    usage::Usages,
+};
+use crate::{
+    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdUpstream},
+    leader::Fence,
+    metrics::{Metrics, Outcome, ReadyState},
+    objects::{Names, UpstreamFiles},
+    pki::PkiError,
+    status::{Notice, Problem, READY},
+    upstream::{Shared, SharedError},
+};
+
+/// The field manager of status.
+const STATUS_MANAGER: &str = "proxy-controller-status";
+
+/// When everything is looked at again, though nothing changed: what is not watched (the claim in etcd) may have.
+const RESYNC: Duration = Duration::from_secs(3600);
+
+/// The first wait after a failure; it doubles with each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+
+/// The longest wait after failures.
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+/// What is fixed for the process.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The controller's namespace.
+    pub namespace: String,
+    /// The cluster's DNS domain.
+    pub cluster_domain: String,
+    /// The image of etcd-proxy where an EtcdUpstream names none.
+    pub image: String,
+    /// Objects that are looked at at the same time.
+    pub concurrency: u16,
+    /// Who tells events.
+    pub instance: String,
+}
+
+/// Everything that passes share.
+pub struct Context {
+    client: Client,
+    settings: Settings,
+    stores: Stores,
+    applier: Applier,
+    connector: Connector,
+    usages: Usages,
+    recorder: Recorder,
+    metrics: Metrics,
+    failures: Failures,
+    /// When the figures of each EtcdUpstream were last written.
+    figures_told: parking_lot::Mutex<std::collections::HashMap<String, tokio::time::Instant>>,
+    /// Writes to etcd end with the leadership, too.
+    fence: Fence,
+    poke: mpsc::Sender<Change>,
+}
+
+/// How often each object has failed in a row.
+#[derive(Default)]
+struct Failures(parking_lot::Mutex<std::collections::HashMap<ObjectRef<EtcdProxy>, u32>>);
+
+/// Why a pass did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum PassError {
+    /// An object is not as it is to be.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The API server refuses, or cannot be reached.
+    #[error("{doing}: {source}")]
+    Api {
+        /// What was to be done.
+        doing: &'static str,
+        /// What went wrong.
+        source: kube::Error,
+    },
+    /// The certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The shared etcd.
+    #[error(transparent)]
+    Shared(#[from] SharedError),
+    /// Another process leads.
+    #[error(transparent)]
+    LeadershipLost(#[from] crate::leader::LeadershipLost),
+}
+
+impl PassError {
+    fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { doing, source }
+    }
+
+    /// For metrics.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Apply(error) => error.reason(),
+            Self::Api { .. } => "ApiError",
+            Self::Pki(_) => "CertificateError",
+            Self::Shared(error) if error.is_unreachable() => "UpstreamUnreachable",
+            Self::Shared(_) => "UpstreamError",
+            Self::LeadershipLost(_) => "LeadershipLost",
+        }
+    }
+}
+
+/// Runs until `stop`, or the lead is lost. `watching` follows the API server already; `client` writes only while `fence` is open.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    watching: Watching,
+    metrics: Metrics,
+    fence: Fence,
+    stop: CancellationToken,
+) {
+    let Watching { stores, mut changes } = watching;
+    // Whoever waits for the lead has seen changes that nobody took up: all objects are looked at now.
+    let (poke, mut pokes) = mpsc::channel(1024);
+    let (requests, objects) = mpsc::channel::<ObjectRef<EtcdProxy>>(1024);
+    let reporter = Reporter { controller: "proxy-controller".to_owned(), instance: Some(settings.instance.clone()) };
+    let context = Arc::new(Context {
+        applier: Applier::new(client.clone(), &settings.namespace, stores.clone()),
+        recorder: Recorder::new(client.clone(), reporter),
+        connector: Connector::new(client.clone(), &settings.namespace),
+        usages: Usages::default(),
+        failures: Failures::default(),
+        figures_told: Default::default(),
+        client,
+        stores,
+        metrics,
+        fence,
+        poke,
+        settings,
+    });
+    if let Some(Err(error)) = stop.run_until_cancelled(context.stores.filled()).await {
+        tracing::error!(%error, "the caches ended before they were filled");
+        return;
+    }
+    let tasks = TaskTracker::new();
+    let upstreams = upstream::Watchers::new(context.clone(), tasks.clone(), stop.clone());
+    tasks.spawn(usage::count(context.clone(), stop.clone()));
+    tasks.spawn(orphans::sweep(context.clone(), stop.clone()));
+    tasks.spawn(fleet(context.clone(), stop.clone()));
+    let feeding = {
+        let (context, stop) = (context.clone(), stop.clone());
+        async move {
+            let mut upstreams = upstreams;
+            let mut everything = context.everything();
+            loop {
+                for object in everything.drain(..) {
+                    upstreams.sync();
+                    if requests.send(object).await.is_err() {
+                        return;
+                    }
+                }
+                let change = tokio::select! {
+                    () = stop.cancelled() => return,
+                    change = changes.recv() => change,
+                    change = pokes.recv() => change,
+                };
+                let Some(change) = change else { return };
+                everything = match change {
+                    Change::Proxy(object) => vec![object],
+                    Change::Upstream(name) => {
+                        upstreams.changed(&name);
+                        context.referring_to(&name)
+                    }
+                    Change::Everything => context.everything(),
+                };
+            }
+        }
+    };
+    tasks.spawn(feeding);
+    let pace = Pace::default().concurrency(context.settings.concurrency).debounce(Duration::from_millis(50));
+    let requests = stream::unfold(objects, |mut objects| async move { Some((objects.recv().await?, objects)) });
+    let ending = stop.clone();
+    Controller::for_stream(stream::pending(), context.stores.proxies.clone())
+        .with_config(pace)
+        .reconcile_on(requests.boxed())
+        .graceful_shutdown_on(async move { ending.cancelled().await })
+        .run(proxy::reconcile, proxy::failed, context.clone())
+        // What failed has been logged and counted where it did.
+        .for_each(|_| std::future::ready(()))
+        .await;
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Keeps the metrics of all proxies.
+async fn fleet(context: Arc<Context>, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(15));
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        let proxies = context.stores.proxies.state();
+        let states: Vec<_> = proxies
+            .iter()
+            .map(|proxy| {
+                let conditions = proxy.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+                match conditions.iter().find(|condition| condition.type_ == READY) {
+                    Some(ready) if ready.status == "True" => (ReadyState::True, ""),
+                    Some(ready) if ready.status == "False" => (ReadyState::False, ready.reason.as_str()),
+                    _ => (ReadyState::Unknown, ""),
+                }
+            })
+            .collect();
+        context.metrics.fleet.set_proxies(states);
+        let expiries = proxies
+            .iter()
+            .filter_map(|proxy| Some(proxy.status.as_ref()?.certificates.as_ref()?.not_after.0.as_second()));
+        context.metrics.fleet.set_next_expiry(expiries);
+    }
+}
+
+// === impl Context ===
+
+impl Context {
+    fn everything(&self) -> Vec<ObjectRef<EtcdProxy>> {
+        self.stores.proxies.state().iter().map(|proxy| ObjectRef::from_obj(proxy.as_ref())).collect()
+    }
+
+    fn referring_to(&self, upstream: &str) -> Vec<ObjectRef<EtcdProxy>> {
+        let proxies = self.stores.proxies.state();
+        let referring = proxies.iter().filter(|proxy| upstream_of(proxy) == upstream);
+        referring.map(|proxy| ObjectRef::from_obj(proxy.as_ref())).collect()
+    }
+
+    fn names(&self, proxy: &EtcdProxy) -> Names {
+        let (namespace, uid) = (proxy.namespace().unwrap_or_default(), proxy.uid().unwrap_or_default());
+        let Settings { namespace: own, cluster_domain, .. } = &self.settings;
+        Names::new(&namespace, &proxy.name_any(), &uid, own, cluster_domain)
+    }
+
+    async fn connected(&self, upstream: &EtcdUpstream) -> Result<Result<(Shared, UpstreamFiles), Problem>, PassError> {
+        self.connector.connect(upstream).await.map_err(PassError::api("read the upstream's Secrets"))
+    }
+
+    /// Applies a status to the object with this uid, and to no later one of the same name.
+    async fn apply_status<K>(&self, api: &Api<K>, object: &K, status: &impl Serialize) -> Result<K, PassError>
+    where
+        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+    {
+        let body = json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": object.name_any(), "uid": object.uid()},
+            "status": status,
+        });
+        let params = PatchParams::apply(STATUS_MANAGER).force();
+        api.patch_status(&object.name_any(), &params, &Patch::Apply(&body))
+            .await
+            .map_err(PassError::api("write the status"))
+    }
+
+    /// Tells events. One that cannot be told is not worth a pass.
+    async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, notices: Vec<Notice>) {
+        for Notice { severity, reason, action, note } in notices {
+            // The API admits 1 kB.
+            let note = note.chars().take(900).collect();
+            let event = Event { type_: severity, reason, note: Some(note), action: action.to_owned(), secondary: None };
+            if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
+                tracing::warn!(%error, event.reason, "an event could not be told");
+            }
+        }
+    }
+}
+
+/// The name of the EtcdUpstream that an EtcdProxy refers to.
+pub fn upstream_of(proxy: &EtcdProxy) -> &str {
+    proxy.spec.upstream_ref.as_ref().map_or(DEFAULT_UPSTREAM, |reference| reference.name.as_str())
+}
+
+// === impl Failures ===
+
+impl Failures {
+    /// Counts one more, and says how long to wait.
+    fn after_another(&self, object: ObjectRef<EtcdProxy>) -> Action {
+        let mut failures = self.0.lock();
+        let failed = failures.entry(object).or_default();
+        let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow((*failed).min(16))).min(LAST_RETRY);
+        *failed = failed.saturating_add(1);
+        // Those that failed together are not tried again together.
+        Action::requeue(wait.mul_f64(0.75 + rand::random::<f64>() / 2.0))
+    }
+
+    fn none(&self, object: &ObjectRef<EtcdProxy>) {
+        self.0.lock().remove(object);
+    }
+}
+
+/// For metrics: how a pass ended.
+fn outcome(result: &Result<(), PassError>, blocked: Option<&'static str>) -> (Outcome, &'static str) {
+    match (result, blocked) {
+        (Err(error), _) => (Outcome::Error, error.reason()),
+        (Ok(()), Some(reason)) => (Outcome::Blocked, reason),
+        (Ok(()), None) => (Outcome::Success, ""),
+    }
+}

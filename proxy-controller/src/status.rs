@@ -1,1 +1,331 @@
-//! TBD
+//! What the status says. Pure: from what a pass found out to conditions, and to what an operator is told when they change.
+
+mod events;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+pub use self::events::{Notice, notices};
+use crate::{
+    api::{Certificates, DeletionProgress, EtcdProxy, EtcdProxyStatus, Mode, RotationPhase, Usage},
+    policy::Refusal,
+};
+
+/// Whether clients can use it.
+pub const READY: &str = "Ready";
+/// Whether something is under way.
+pub const PROGRESSING: &str = "Progressing";
+/// Whether the shared etcd answers the controller.
+pub const UPSTREAM_REACHABLE: &str = "UpstreamReachable";
+/// Whether every client has its certificate.
+pub const CERTIFICATES_VALID: &str = "CertificatesValid";
+/// Whether writes are refused for the storage quota.
+pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+/// Whether something needs attention though clients can use it.
+pub const DEGRADED: &str = "Degraded";
+
+/// All conditions of an EtcdProxy.
+pub const ALL: [&str; 6] = [READY, PROGRESSING, UPSTREAM_REACHABLE, CERTIFICATES_VALID, QUOTA_EXCEEDED, DEGRADED];
+
+/// Why something is not as it should be: the reason and message of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// In the form of a condition's reason.
+    pub reason: &'static str,
+    /// For people: what is wrong, where, and what to do.
+    pub message: String,
+}
+
+/// How the proxies in mode Deployment are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rollout {
+    /// How many are wanted.
+    pub wanted: i32,
+    /// How many there are.
+    pub replicas: i32,
+    /// How many are as they are to be now.
+    pub updated: i32,
+    /// How many are ready.
+    pub ready: i32,
+    /// Whether these numbers are of the present specification.
+    pub observed: bool,
+}
+
+/// What one pass found out about an EtcdProxy. What it did not come to know stays `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// What is not permitted; the whole object's, not single clients'.
+    pub refusals: Vec<Refusal>,
+    /// Whether the shared etcd answers.
+    pub upstream: Option<Result<(), Problem>>,
+    /// The claimed prefix, or why there is none.
+    pub prefix: Option<Result<String, Problem>>,
+    /// The certificates, or why there are none.
+    pub certificates: Option<Result<Certificates, Problem>>,
+    /// What keeps single clients from their certificates.
+    pub clients: Vec<Problem>,
+    /// Why a rotation of the CA waits or what it does, while there is one.
+    pub rotation: Option<String>,
+    /// Objects that could not be brought to what they are to be.
+    pub objects: Vec<Problem>,
+    /// How the proxies are, in mode Deployment.
+    pub rollout: Option<Rollout>,
+    /// The address for clients.
+    pub endpoint: Option<String>,
+    /// What the tenant stores.
+    pub usage: Option<Usage>,
+    /// Whether the quota is reached.
+    pub over_quota: bool,
+    /// The object is going.
+    pub deleting: Option<Deleting>,
+}
+
+/// How far the deletion of an object is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Deleting {
+    /// What is waited for.
+    pub message: String,
+    /// How much data is left.
+    pub progress: Option<DeletionProgress>,
+    /// What is in the way.
+    pub blocked: Option<Problem>,
+}
+
+impl Problem {
+    /// A problem.
+    pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// The status after a pass. `now` is the time of conditions that changed.
+pub fn status(proxy: &EtcdProxy, findings: &Findings, now: Timestamp) -> EtcdProxyStatus {
+    let old = proxy.status.clone().unwrap_or_default();
+    let generation = proxy.metadata.generation;
+    let judged = judge(proxy.spec.mode, findings, old.prefix.is_some());
+    let conditions = judged
+        .into_iter()
+        .map(|(kind, judged)| {
+            let before = old.conditions.iter().find(|condition| condition.type_ == kind);
+            condition(kind, judged, before, generation, now)
+        })
+        .collect();
+    let prefix = match &findings.prefix {
+        Some(Ok(prefix)) => Some(prefix.clone()),
+        Some(Err(_)) => None,
+        // Not known now is not lost.
+        None => old.prefix,
+    };
+    EtcdProxyStatus {
+        conditions,
+        observed_generation: generation,
+        endpoint: findings.endpoint.clone().or(old.endpoint).filter(|_| prefix.is_some()),
+        prefix,
+        replicas: findings.rollout.map(|rollout| rollout.replicas),
+        ready_replicas: findings.rollout.map(|rollout| rollout.ready),
+        usage: findings.usage.clone().or(old.usage),
+        certificates: match &findings.certificates {
+            Some(Ok(certificates)) => Some(certificates.clone()),
+            Some(Err(_)) | None => old.certificates.filter(|_| proxy.spec.mode == Mode::Deployment),
+        },
+        deletion: findings.deleting.as_ref().and_then(|deleting| deleting.progress.clone()),
+    }
+}
+
+/// Status, reason and message of one condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Judged {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+fn is(reason: &'static str, message: impl Into<String>) -> Judged {
+    Judged { status: "True", reason, message: message.into() }
+}
+
+fn is_not(reason: &'static str, message: impl Into<String>) -> Judged {
+    Judged { status: "False", reason, message: message.into() }
+}
+
+fn unknown(reason: &'static str, message: impl Into<String>) -> Judged {
+    Judged { status: "Unknown", reason, message: message.into() }
+}
+
+impl From<&Problem> for Judged {
+    fn from(Problem { reason, message }: &Problem) -> Self {
+        is_not(reason, message)
+    }
+}
+
+fn judge(mode: Mode, findings: &Findings, had_prefix: bool) -> [(&'static str, Judged); 6] {
+    [
+        (READY, ready(mode, findings, had_prefix)),
+        (PROGRESSING, progressing(findings)),
+        (UPSTREAM_REACHABLE, upstream_reachable(findings)),
+        (CERTIFICATES_VALID, certificates_valid(mode, findings)),
+        (QUOTA_EXCEEDED, quota_exceeded(findings)),
+        (DEGRADED, degraded(findings)),
+    ]
+}
+
+fn ready(mode: Mode, findings: &Findings, had_prefix: bool) -> Judged {
+    if let Some(deleting) = &findings.deleting {
+        return match &deleting.blocked {
+            Some(problem) => problem.into(),
+            None => is_not("Deleting", &deleting.message),
+        };
+    }
+    if let Some(first) = findings.refusals.first() {
+        let all: Vec<_> = findings.refusals.iter().map(ToString::to_string).collect();
+        return is_not(first.reason.as_str(), all.join("; "));
+    }
+    match &findings.prefix {
+        Some(Err(problem)) => return problem.into(),
+        None if !had_prefix => {
+            return match &findings.upstream {
+                Some(Err(problem)) => problem.into(),
+                _ => is_not("Pending", "the prefix is not claimed yet"),
+            };
+        }
+        Some(Ok(_)) | None => {}
+    }
+    if let Some(Err(problem)) = &findings.certificates {
+        return problem.into();
+    }
+    if let Some(problem) = findings.objects.first() {
+        return problem.into();
+    }
+    match (mode, findings.rollout) {
+        (Mode::Sidecar, _) => is("SidecarConfigured", "what a sidecar needs is in this namespace"),
+        (Mode::Deployment, Some(Rollout { ready, wanted, .. })) if ready > 0 => {
+            is("Serving", format!("{ready} of {wanted} proxies are ready"))
+        }
+        (Mode::Deployment, Some(Rollout { wanted, replicas, .. })) => is_not(
+            "DeploymentUnavailable",
+            format!(
+                "none of {wanted} proxies is ready ({replicas} exist): look at the Deployment's pods in the controller's namespace"
+            ),
+        ),
+        (Mode::Deployment, None) => is_not("DeploymentUnavailable", "the Deployment was not looked at yet"),
+    }
+}
+
+fn progressing(findings: &Findings) -> Judged {
+    if let Some(deleting) = &findings.deleting {
+        return is("Deleting", &deleting.message);
+    }
+    if let Some(Ok(certificates)) = &findings.certificates
+        && certificates.phase != RotationPhase::Stable
+    {
+        return is("RotatingCA", findings.rotation.clone().unwrap_or_default());
+    }
+    match findings.rollout {
+        Some(rollout) if !rollout.observed || rollout.updated < rollout.wanted || rollout.ready < rollout.wanted => is(
+            "RollingOut",
+            format!("{} of {} proxies are ready as wanted", rollout.ready.min(rollout.updated), rollout.wanted),
+        ),
+        _ if !findings.refusals.is_empty() => is_not("Refused", "nothing is done while the object is not permitted"),
+        _ => is_not("Settled", "everything is as wanted"),
+    }
+}
+
+fn upstream_reachable(findings: &Findings) -> Judged {
+    match &findings.upstream {
+        Some(Ok(())) => is("Answering", "the shared etcd answers"),
+        Some(Err(problem)) => problem.into(),
+        None => unknown("NotAsked", "the shared etcd was not asked"),
+    }
+}
+
+fn certificates_valid(mode: Mode, findings: &Findings) -> Judged {
+    match (&findings.certificates, findings.clients.first()) {
+        (Some(Err(problem)), _) => problem.into(),
+        (_, Some(first)) => {
+            let all: Vec<_> = findings.clients.iter().map(|problem| problem.message.as_str()).collect();
+            is_not(first.reason, all.join("; "))
+        }
+        (Some(Ok(certificates)), None) => {
+            is("Issued", format!("every client has its certificate, the first expires at {}", certificates.not_after.0))
+        }
+        (None, None) if mode == Mode::Sidecar => is("NotUsed", "a sidecar is reached within its pod"),
+        (None, None) => unknown("NotIssued", "no certificates were issued yet"),
+    }
+}
+
+fn quota_exceeded(findings: &Findings) -> Judged {
+    match &findings.usage {
+        Some(usage) if findings.over_quota => {
+            is("QuotaExceeded", format!("writes that grow the tenant are refused: {} used", usage.summary))
+        }
+        Some(usage) => is_not("BelowQuota", format!("{} used", usage.summary)),
+        None => is_not("NotCounted", "what is stored was not counted yet"),
+    }
+}
+
+fn degraded(findings: &Findings) -> Judged {
+    let refused = findings.clients.iter().chain(&findings.objects).next();
+    if let Some(problem) = refused {
+        return is(problem.reason, &problem.message);
+    }
+    match findings.rollout {
+        Some(rollout) if rollout.ready > 0 && rollout.ready < rollout.wanted => {
+            is("ReplicasMissing", format!("{} of {} proxies are ready", rollout.ready, rollout.wanted))
+        }
+        _ => is_not("AsExpected", ""),
+    }
+}
+
+fn condition(
+    kind: &str,
+    judged: Judged,
+    before: Option<&Condition>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let Judged { status, reason, message } = judged;
+    let since = before.filter(|before| before.status == status).map(|before| before.last_transition_time.clone());
+    Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: bounded(&message, 32_768),
+        observed_generation: generation,
+        // The API keeps whole seconds.
+        last_transition_time: since.unwrap_or_else(|| Time(whole_seconds(now))),
+    }
+}
+
+/// A time as the API keeps it.
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// The beginning of a text, of at most `most` bytes.
+fn bounded(text: &str, most: usize) -> String {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+/// Bytes for people, in binary units.
+pub fn human(bytes: i64) -> String {
+    const UNITS: [&str; 6] = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
+    let mut unit = 0;
+    let mut tenths = i128::from(bytes) * 10;
+    while tenths >= 10_240 && unit + 1 < UNITS.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    let suffix = UNITS.get(unit).copied().unwrap_or_default();
+    match tenths % 10 {
+        0 => format!("{}{suffix}", tenths / 10),
+        _ if tenths >= 1000 => format!("{}{suffix}", tenths / 10),
+        tenth => format!("{}.{tenth}{suffix}", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -104,6 +104,11 @@ impl Upstreams {
         Ok(shared)
     }
 
+    /// The connections of the shared etcd called `name`, if there are any.
+    pub fn known(&self, name: &str) -> Option<Shared> {
+        self.all.lock().get(name).cloned()
+    }
+
     /// Forgets the connections of the shared etcd called `name`.
     pub fn forget(&self, name: &str) {
         self.all.lock().remove(name);

@@ -249,7 +249,9 @@ pub enum RotationPhase {
     Stable,
     /// The new CA is in the bundle; certificates still come from the old one until every proxy uses the bundle.
     Distributing,
-    /// Certificates come from the new CA; the old one stays in the bundle until no certificate of it can be in use.
+    /// Certificates come from the new CA, and not every proxy is known to show one yet.
+    Replacing,
+    /// The new certificates are in use; the old CA stays in the bundle until the last certificate of it has expired.
     Retiring,
 }
 

@@ -24,6 +24,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Image of proxies whose EtcdUpstream names none.
     pub proxy_image: String,
+    /// The cluster's DNS domain.
+    pub cluster_domain: String,
     /// How many objects are worked on at the same time.
     pub concurrency: NonZeroUsize,
     /// Which Lease, and as whom; `None`: this replica is the only one.
@@ -64,6 +66,8 @@ pub enum ConfigError {
     Service(String),
     #[error("--webhook-configuration={0:?} is no name of an object")]
     Configuration(String),
+    #[error("--cluster-domain={0:?} is no DNS domain")]
+    Domain(String),
     #[error("--proxy-image is empty")]
     NoImage,
     #[error("--leader-elect-lease-duration, --leader-elect-renew-deadline, --leader-elect-retry-period: {0}")]
@@ -84,6 +88,9 @@ impl TryFrom<RunArgs> for Config {
         };
         if !is_label(&namespace) {
             return Err(ConfigError::Namespace(namespace));
+        }
+        if !is_subdomain(&args.cluster_domain) {
+            return Err(ConfigError::Domain(args.cluster_domain));
         }
         if args.proxy_image.is_empty() {
             return Err(ConfigError::NoImage);
@@ -122,6 +129,7 @@ impl TryFrom<RunArgs> for Config {
             namespace,
             kubeconfig: args.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
             proxy_image: args.proxy_image,
+            cluster_domain: args.cluster_domain,
             concurrency: args.concurrency,
             election,
             webhook,

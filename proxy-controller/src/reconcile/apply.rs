@@ -1,0 +1,271 @@
+//! Bringing objects to what they are to be, and removing what is no longer wanted.
+//!
+//! **Invariant:** an object in a tenant's namespace is changed or deleted only under a precondition on its uid, and only if it
+//! carries the label of the EtcdProxy's uid or this process made it. A foreign object is never taken over.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
+    core::Status,
+    runtime::reflector::ObjectRef,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::stores::Stores;
+use crate::{
+    api::{EtcdProxy, MANAGER, UID_LABEL},
+    objects::{Desired, Kind, ObjectId},
+};
+
+/// Brings objects to what they are to be.
+pub struct Applier {
+    client: Client,
+    namespace: String,
+    stores: Stores,
+    applied: Mutex<HashMap<ObjectId, Applied>>,
+}
+
+/// What was applied last, to spare requests that would change nothing.
+#[derive(Clone)]
+struct Applied {
+    /// The EtcdProxy's uid.
+    owner: String,
+    uid: String,
+    resource_version: String,
+    digest: [u8; 32],
+}
+
+/// Why an object is not as it is to be.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Somebody else's object has the name.
+    #[error("{0} exists and was not made for this EtcdProxy; delete it, or choose another name")]
+    Exists(ObjectId),
+    /// The namespace is not there, or going.
+    #[error("{id} cannot be made: {message}")]
+    Namespace {
+        /// The object.
+        id: ObjectId,
+        /// What the API server says.
+        message: String,
+    },
+    /// The API server refuses, or cannot be reached.
+    #[error("{id}: {source}")]
+    Api {
+        /// The object.
+        id: ObjectId,
+        /// What went wrong.
+        source: kube::Error,
+    },
+}
+
+impl Applier {
+    /// For the controller in `namespace`.
+    pub fn new(client: Client, namespace: &str, stores: Stores) -> Self {
+        Self { client, namespace: namespace.to_owned(), stores, applied: Mutex::default() }
+    }
+
+    /// Brings an object to what it is to be. Answers whether that took a change.
+    ///
+    /// # Errors
+    /// When somebody else's object is there, or the API server refuses.
+    pub async fn apply(&self, owner: &ObjectRef<EtcdProxy>, uid: &str, desired: &Desired) -> Result<bool, ApplyError> {
+        let id = &desired.id;
+        let digest: [u8; 32] = Sha256::digest(desired.body.to_string()).into();
+        let remembered = self.applied.lock().get(id).cloned();
+        let seen = self.stores.owned(id);
+        if let (Some(remembered), Some(seen)) = (&remembered, &seen)
+            && remembered.digest == digest
+            && seen.uid.as_deref() == Some(&remembered.uid)
+            && !newer(seen.resource_version.as_deref(), &remembered.resource_version)
+        {
+            return Ok(false);
+        }
+        self.stores.remember_owner(id, owner.clone());
+        let own = id.namespace == self.namespace;
+        let before = remembered.as_ref().map(|remembered| remembered.resource_version.clone());
+        let object = if own {
+            // Names here carry a digest of the uid: nobody else's object has one.
+            self.patch(id, &desired.body, None).await?
+        } else {
+            let known = remembered.map(|remembered| remembered.uid).or_else(|| seen.and_then(|seen| seen.uid));
+            match known {
+                Some(known) => match self.patch(id, &desired.body, Some(&known)).await {
+                    // Deleted, or made anew by somebody.
+                    Err(error) if error.is_gone_or_another() => self.make(id, uid, &known, desired).await?,
+                    other => other?,
+                },
+                None => self.make(id, uid, "", desired).await?,
+            }
+        };
+        let resource_version = object.resource_version().unwrap_or_default();
+        let changed = before.as_ref() != Some(&resource_version);
+        let applied =
+            Applied { owner: uid.to_owned(), uid: object.uid().unwrap_or_default(), resource_version, digest };
+        self.applied.lock().insert(id.clone(), applied);
+        Ok(changed)
+    }
+
+    /// Deletes what was made for the EtcdProxy with this uid and is not among `keep`, as far as the caches know.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn prune(&self, uid: &str, keep: &BTreeSet<ObjectId>) -> Result<Vec<ObjectId>, ApplyError> {
+        let mut gone = Vec::new();
+        for (id, object) in self.stores.made_for(uid) {
+            if !keep.contains(&id) {
+                self.delete(&id, object.as_deref()).await?;
+                gone.push(id);
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Everything that was made for the EtcdProxy with this uid, as the API server lists it now: a cache may not yet know what
+    /// another process made a moment ago.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn made_for(&self, uid: &str) -> Result<BTreeMap<ObjectId, Option<String>>, ApplyError> {
+        let mut found = BTreeMap::new();
+        for kind in Kind::ALL {
+            let resource = kind.api_resource();
+            let api: Api<DynamicObject> = match kind.is_written_to_tenants() {
+                true => Api::all_with(self.client.clone(), &resource),
+                false => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
+            };
+            let selector = kube::api::ListParams::default().labels(&format!("{UID_LABEL}={uid}"));
+            let anywhere = || ObjectId { kind, namespace: String::new(), name: "*".to_owned() };
+            let list =
+                api.list_metadata(&selector).await.map_err(|source| ApplyError::Api { id: anywhere(), source })?;
+            for object in list {
+                let id = ObjectId { kind, namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
+                found.insert(id, object.uid());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Deletes an object, if it is still the one with this uid.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn delete(&self, id: &ObjectId, uid: Option<&str>) -> Result<(), ApplyError> {
+        let preconditions = Preconditions { uid: uid.map(str::to_owned), resource_version: None };
+        let mut params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
+        if id.kind == Kind::Deployment {
+            // The Deployment goes when its pods have gone: nobody writes any more then.
+            params.propagation_policy = Some(PropagationPolicy::Foreground);
+        }
+        self.applied.lock().remove(id);
+        match self.api(id).delete(&id.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+            Err(source) => Err(ApplyError::Api { id: id.clone(), source }),
+        }
+    }
+
+    /// Forgets what was applied for an EtcdProxy that is gone.
+    pub fn forget_owner(&self, uid: &str) {
+        self.applied.lock().retain(|_, applied| applied.owner != uid);
+    }
+
+    fn api(&self, id: &ObjectId) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &id.namespace, &id.kind.api_resource())
+    }
+
+    /// Server-side apply; with `uid` only to the object that has it.
+    async fn patch(&self, id: &ObjectId, body: &Value, uid: Option<&str>) -> Result<DynamicObject, ApplyError> {
+        let mut body = body.clone();
+        if let (Some(uid), Some(metadata)) = (uid, body.get_mut("metadata").and_then(Value::as_object_mut)) {
+            metadata.insert("uid".to_owned(), uid.into());
+        }
+        let params = PatchParams::apply(MANAGER).force();
+        match self.api(id).patch(&id.name, &params, &Patch::Apply(&body)).await {
+            Ok(object) => Ok(object),
+            // Somebody made it immutable, or of another type: it is made anew, now or in the next pass.
+            Err(kube::Error::Api(status)) if status.code == 422 && uid.is_none() => {
+                tracing::warn!(%id, reason = status.message, "cannot be changed to what it is to be, and is made anew");
+                self.delete(id, None).await?;
+                let remade = self.api(id).patch(&id.name, &params, &Patch::Apply(&body)).await;
+                remade.map_err(|source| ApplyError::Api { id: id.clone(), source })
+            }
+            Err(kube::Error::Api(status)) if status.code == 422 => {
+                tracing::warn!(%id, reason = status.message, "cannot be changed to what it is to be, and is made anew");
+                self.delete(id, uid).await?;
+                Err(ApplyError::Api { id: id.clone(), source: kube::Error::Api(status) })
+            }
+            Err(source) => Err(ApplyError::Api { id: id.clone(), source }),
+        }
+    }
+
+    /// Makes an object where none is known. `known` is the uid of the one that was there.
+    async fn make(
+        &self,
+        id: &ObjectId,
+        owner: &str,
+        known: &str,
+        desired: &Desired,
+    ) -> Result<DynamicObject, ApplyError> {
+        let refused = |source| ApplyError::Api { id: id.clone(), source };
+        let first: DynamicObject =
+            serde_json::from_value(desired.body.clone()).map_err(|error| refused(kube::Error::SerdeError(error)))?;
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let uid = match self.api(id).create(&params, &first).await {
+            Ok(made) => made.uid().unwrap_or_default(),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+                let there = self.api(id).get_metadata(&id.name).await.map_err(refused)?;
+                let uid = there.uid().unwrap_or_default();
+                let ours = there.labels().get(UID_LABEL).is_some_and(|label| label == owner);
+                if !ours && (known.is_empty() || uid != known) {
+                    return Err(ApplyError::Exists(id.clone()));
+                }
+                uid
+            }
+            Err(kube::Error::Api(status)) if namespace_missing(&status) => {
+                return Err(ApplyError::Namespace { id: id.clone(), message: status.message });
+            }
+            Err(source) => return Err(refused(source)),
+        };
+        // Applied at once, so that all fields are this manager's by the one operation that can also remove them.
+        self.patch(id, &desired.body, Some(&uid)).await
+    }
+}
+
+// === impl ApplyError ===
+
+impl ApplyError {
+    fn is_gone_or_another(&self) -> bool {
+        matches!(self, Self::Api { source: kube::Error::Api(status), .. } if status.code == 404 || status.code == 409)
+    }
+
+    /// For a condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Exists(_) => "TargetExists",
+            Self::Namespace { .. } => "NamespaceUnavailable",
+            Self::Api { .. } => "ApiError",
+        }
+    }
+}
+
+fn namespace_missing(status: &Status) -> bool {
+    (status.code == 404 && status.message.contains("namespaces"))
+        || status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+}
+
+/// Whether a resource version is newer than another (KEP-5504: they compare as numbers).
+fn newer(seen: Option<&str>, than: &str) -> bool {
+    let number = |text: &str| text.parse::<u128>().ok();
+    match (seen.and_then(number), number(than)) {
+        (Some(seen), Some(than)) => seen > than,
+        _ => seen != Some(than),
+    }
+}

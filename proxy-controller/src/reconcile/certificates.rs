@@ -1,0 +1,214 @@
+//! Certificates of one EtcdProxy: reads what is stored, asks [`crate::pki`] what is to be stored, looks at running proxies where
+//! a rotation waits for them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::{core::v1::Secret, discovery::v1::EndpointSlice},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, PostParams},
+};
+use tokio::time::Instant;
+
+use super::{Context, PassError};
+use crate::{
+    api::{Certificates, DEFAULT_CLIENT, EtcdProxy, MANAGER, RotationPhase},
+    objects::{Kind, Names, ObjectId, authority_secret},
+    pki::{self, Authority, Identity, Observed, Owner, Phase, PkiError, Plan, Stored, Wanted},
+    policy::ClientTargets,
+    probe::{self, Answer},
+    status::whole_seconds,
+};
+
+/// How long one proxy gets to show its certificate.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// How many proxies are looked at at a time.
+const AT_ONCE: usize = 8;
+
+/// What was read of the CA's Secret.
+struct Kept {
+    authority: Authority,
+    resource_version: String,
+}
+
+impl Context {
+    /// What certificates there are to be, the authority stored already.
+    pub(super) async fn certificates(
+        &self,
+        proxy: &EtcdProxy,
+        names: &Names,
+        targets: &[ClientTargets],
+    ) -> Result<Plan, PassError> {
+        let owner = Owner { namespace: names.namespace.clone(), name: names.name.clone(), uid: names.uid.clone() };
+        let wanted = wanted(proxy, names, owner, targets);
+        let kept = self.kept(names, &wanted.owner).await?;
+        let stored = self.stored(names, targets).await?;
+        let now = Timestamp::now();
+        let authority = kept.as_ref().map(|kept| &kept.authority);
+        let mut plan = pki::plan(authority, &stored, &wanted, Observed::default(), now)?;
+        if plan.phase.waits_for_proxies()
+            && let Some(kept) = &kept
+            && !plan.authority_changed
+        {
+            let identity = plan.clients.get(DEFAULT_CLIENT).map_or(&plan.serving.identity, |leaf| &leaf.identity);
+            let observed = self.look(names, &kept.authority, &plan.bundle, identity, now).await?;
+            plan = pki::plan(authority, &stored, &wanted, observed, now)?;
+        }
+        if plan.authority_changed {
+            self.keep(names, &plan.authority, kept.map(|kept| kept.resource_version)).await?;
+        }
+        Ok(plan)
+    }
+
+    async fn kept(&self, names: &Names, owner: &Owner) -> Result<Option<Kept>, PassError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &names.controller_namespace);
+        let Some(secret) = secrets.get_opt(&names.authority()).await.map_err(PassError::api("read the CA's Secret"))?
+        else {
+            return Ok(None);
+        };
+        let resource_version = secret.resource_version().unwrap_or_default();
+        let authority = Authority::decode(&files(secret), owner)?;
+        Ok(Some(Kept { authority, resource_version }))
+    }
+
+    /// Stores the authority where it was read: whoever has an old view of it fails and looks again.
+    async fn keep(&self, names: &Names, authority: &Authority, read: Option<String>) -> Result<(), PassError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &names.controller_namespace);
+        let mut secret = authority_secret(names, authority.encode());
+        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+        let stored = match read {
+            Some(resource_version) => {
+                secret.metadata.resource_version = Some(resource_version);
+                secrets.replace(&names.authority(), &params, &secret).await
+            }
+            None => secrets.create(&params, &secret).await,
+        };
+        stored.map(drop).map_err(PassError::api("store the CA's Secret"))
+    }
+
+    async fn stored(&self, names: &Names, targets: &[ClientTargets]) -> Result<Stored, PassError> {
+        let identity = async |namespace: &str, name: &str| {
+            // What is not labelled as ours is not there.
+            let id = ObjectId { kind: Kind::Secret, namespace: namespace.to_owned(), name: name.to_owned() };
+            if self.stores.owned(&id).is_none() {
+                return Ok(None);
+            }
+            let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+            let secret = secrets.get_opt(name).await.map_err(PassError::api("read a certificate's Secret"))?;
+            let secret = secret.filter(|secret| secret.labels().get(crate::api::UID_LABEL) == Some(&names.uid));
+            Ok::<_, PassError>(secret.and_then(|secret| Stored::identity(&files(secret))))
+        };
+        let mut stored =
+            Stored { serving: identity(&names.controller_namespace, &names.serving()).await?, ..Default::default() };
+        for target in targets {
+            if let Some(found) = identity(&target.namespace, &target.secret).await? {
+                stored.clients.insert(target.client.clone(), found);
+            }
+        }
+        Ok(stored)
+    }
+
+    /// What every running proxy shows and accepts. `identity` is shown where no next CA waits to be accepted.
+    async fn look(
+        &self,
+        names: &Names,
+        authority: &Authority,
+        bundle: &str,
+        identity: &Identity,
+        now: Timestamp,
+    ) -> Result<Observed, PassError> {
+        let addresses = self.running(names).await?;
+        let next = authority.probe_identity(&names.common_name(DEFAULT_CLIENT), now)?;
+        let (waits, identity) = (next.is_some(), next.as_ref().unwrap_or(identity));
+        let host = names.service_host();
+        let looks = stream::iter(addresses).map(|address| {
+            let target = probe::Target { address, name: &host, bundle };
+            async move { (address, probe::probe(target, identity, Instant::now() + LOOK).await) }
+        });
+        let looks: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
+        for (address, look) in &looks {
+            if let Err(error) = look {
+                tracing::info!(proxy = %names.owner(), %address, %error, "a proxy could not be looked at; the rotation waits");
+            }
+        }
+        let seen = looks.iter().map(|(_, look)| {
+            let look = look.as_ref().ok()?;
+            let accepts_next = waits && matches!(look.client, Answer::Accepted(_));
+            Some(pki::Seen { leaf: &look.leaf, accepts_next })
+        });
+        Ok(Observed::of(authority, seen))
+    }
+
+    /// Where proxies run, ready or not.
+    async fn running(&self, names: &Names) -> Result<BTreeSet<SocketAddr>, PassError> {
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &names.controller_namespace);
+        let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={}", names.base));
+        let slices = slices.list(&of_service).await.map_err(PassError::api("list the proxies' addresses"))?;
+        let mut addresses = BTreeSet::new();
+        for slice in slices {
+            let ports = slice.ports.unwrap_or_default();
+            let etcd = ports.iter().find(|port| port.name.as_deref() == Some("etcd")).and_then(|port| port.port);
+            let Some(port) = etcd.and_then(|port| u16::try_from(port).ok()) else { continue };
+            for address in slice.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.addresses) {
+                if let Ok(ip) = address.parse() {
+                    addresses.insert(SocketAddr::new(ip, port));
+                }
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+fn wanted(proxy: &EtcdProxy, names: &Names, owner: Owner, targets: &[ClientTargets]) -> Wanted {
+    let tls = &proxy.spec.tls;
+    let common_names = targets.iter().map(|target| (target.client.clone(), names.common_name(&target.client)));
+    Wanted {
+        owner,
+        dns_names: names.server_names().into_iter().collect(),
+        ip_addresses: BTreeSet::new(),
+        clients: common_names.collect(),
+        validity: tls.validity.into(),
+        ca_validity: tls.ca_validity.into(),
+        rotation: tls.ca_rotation,
+    }
+}
+
+/// What the status says of a plan.
+pub(super) fn summary(plan: &Plan) -> Certificates {
+    let leaves = std::iter::once(&plan.serving).chain(plan.clients.values());
+    let not_after = leaves.map(|leaf| leaf.expires).min().unwrap_or(plan.serving.expires);
+    let time = |moment| Time(whole_seconds(moment));
+    Certificates {
+        not_after: time(not_after),
+        ca_not_after: time(plan.ca_expires),
+        read_once_until: Some(time(plan.oldest_read_once_until)),
+        ca_rotation: plan.rotation,
+        phase: match plan.phase {
+            Phase::Stable => RotationPhase::Stable,
+            Phase::Distributing => RotationPhase::Distributing,
+            Phase::Replacing => RotationPhase::Replacing,
+            Phase::Retiring => RotationPhase::Retiring,
+        },
+    }
+}
+
+/// Whether an error means that certificates cannot be made at all, until somebody does something.
+pub(super) fn is_lasting(error: &PkiError) -> bool {
+    !matches!(error, PkiError::Crypto(_))
+}
+
+fn files(secret: Secret) -> BTreeMap<String, Vec<u8>> {
+    let data = secret.data.unwrap_or_default();
+    data.into_iter().map(|(name, ByteString(content))| (name, content)).collect()
+}

@@ -1,0 +1,250 @@
+//! EtcdUpstreams: whether they answer, what they hold, and what was promised of them. Each is looked at from time to time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{Api, ResourceExt as _, runtime::reflector::ObjectRef};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{Context, PassError, outcome, stores::Change, upstream_of};
+use crate::{
+    api::{EtcdUpstream, EtcdUpstreamStatus, StatusClaim},
+    objects::Settings,
+    status::{Problem, human, whole_seconds},
+    upstream::Probe,
+};
+
+/// How often each is looked at.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// How often figures alone are worth a write.
+const FIGURES: Duration = Duration::from_secs(300);
+
+/// Most retained claims that are listed.
+const LISTED: usize = 100;
+
+/// Above this part of the upstream's own quota it is said how much was promised.
+const COMMITTED: f64 = 0.8;
+
+/// One watcher for each EtcdUpstream.
+pub(super) struct Watchers {
+    context: Arc<Context>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    running: BTreeMap<String, Watcher>,
+}
+
+struct Watcher {
+    stop: CancellationToken,
+    changed: Arc<Notify>,
+}
+
+impl Watchers {
+    pub(super) fn new(context: Arc<Context>, tasks: TaskTracker, stop: CancellationToken) -> Self {
+        let mut watchers = Self { context, tasks, stop, running: BTreeMap::new() };
+        watchers.sync();
+        watchers
+    }
+
+    /// Begins to watch those that are new, and ends with those that are gone.
+    pub(super) fn sync(&mut self) {
+        let names: BTreeSet<_> =
+            self.context.stores.upstreams.state().iter().map(|upstream| upstream.name_any()).collect();
+        self.running.retain(|name, watcher| {
+            let stays = names.contains(name);
+            if !stays {
+                watcher.stop.cancel();
+                self.context.connector.forget(name);
+            }
+            stays
+        });
+        for name in names {
+            if self.running.contains_key(&name) {
+                continue;
+            }
+            let watcher = Watcher { stop: self.stop.child_token(), changed: Arc::new(Notify::new()) };
+            let (context, stop, changed) = (self.context.clone(), watcher.stop.clone(), watcher.changed.clone());
+            self.running.insert(name.clone(), watcher);
+            self.tasks.spawn(async move {
+                let _ = stop.run_until_cancelled(watch(&context, &name, &changed)).await;
+            });
+        }
+    }
+
+    /// Looks at one at once.
+    pub(super) fn changed(&mut self, name: &str) {
+        self.sync();
+        if let Some(watcher) = self.running.get(name) {
+            watcher.changed.notify_one();
+        }
+    }
+}
+
+async fn watch(context: &Context, name: &str, changed: &Notify) {
+    loop {
+        let counted = context.metrics.reconcile.begin("EtcdUpstream");
+        let result = context.look_at_upstream(name).await;
+        if let Err(error) = &result {
+            tracing::warn!(upstream = name, %error, "an EtcdUpstream could not be looked at");
+        }
+        let (outcome, reason) = outcome(&result, None);
+        counted.end(outcome, reason);
+        // Not all replicas of all upstreams at once.
+        let pause = EVERY.mul_f64(0.9 + rand::random::<f64>() / 5.0);
+        let _ = tokio::time::timeout(pause, changed.notified()).await;
+    }
+}
+
+impl Context {
+    async fn look_at_upstream(&self, name: &str) -> Result<(), PassError> {
+        let Some(upstream) = self.stores.upstreams.get(&ObjectRef::new(name)) else { return Ok(()) };
+        let old = upstream.status.clone().unwrap_or_default();
+        let mut new = EtcdUpstreamStatus {
+            conditions: Vec::new(),
+            observed_generation: upstream.metadata.generation,
+            ..old.clone()
+        };
+        let reachable = match self.connected(&upstream).await? {
+            Err(problem) => Err(problem),
+            Ok((shared, _)) => match tokio::join!(shared.probe(), shared.claims()) {
+                (Ok(probe), Ok(claims)) => {
+                    self.add_claims(&upstream, &claims.claims, &mut new);
+                    add_figures(&probe, &mut new);
+                    Ok(probe)
+                }
+                (Err(error), _) | (_, Err(error)) => Err(Problem::new("UpstreamUnreachable", error.to_string())),
+            },
+        };
+        let committed = self.committed(&upstream);
+        new.committed_bytes = Some(committed);
+        new.conditions = vec![
+            condition("Reachable", reachable_words(&reachable), &old, &upstream),
+            condition("QuotaCommitted", committed_words(committed, reachable.as_ref().ok()), &old, &upstream),
+        ];
+        let told = |status: &EtcdUpstreamStatus| {
+            let conditions = status.conditions.iter();
+            conditions
+                .map(|one| (one.type_.clone(), one.status.clone(), one.reason.clone(), one.message.clone()))
+                .collect::<Vec<_>>()
+        };
+        let figures_only = told(&old) == told(&new)
+            && (old.tenants, &old.retained, old.observed_generation)
+                == (new.tenants, &new.retained, new.observed_generation);
+        if figures_only && (old == new || !self.figures_due(name)) {
+            return Ok(());
+        }
+        let api: Api<EtcdUpstream> = Api::all(self.client.clone());
+        self.apply_status(&api, upstream.as_ref(), &new).await?;
+        let reached = |status: &EtcdUpstreamStatus| {
+            status.conditions.iter().any(|condition| condition.type_ == "Reachable" && condition.status == "True")
+        };
+        if reached(&old) != reached(&new) {
+            // Those that refer to it say so, too.
+            let _ = self.poke.send(Change::Upstream(name.to_owned())).await;
+        }
+        Ok(())
+    }
+
+    fn add_claims(&self, upstream: &EtcdUpstream, claims: &[etcd_proxy::meta::Held], status: &mut EtcdUpstreamStatus) {
+        let living: BTreeSet<_> = self
+            .stores
+            .proxies
+            .state()
+            .iter()
+            .filter(|proxy| upstream_of(proxy) == upstream.name_any())
+            .filter_map(|proxy| proxy.metadata.uid.clone())
+            .collect();
+        status.tenants = i64::try_from(claims.len()).ok();
+        status.retained = claims
+            .iter()
+            .map(|held| (held, held.names()))
+            .filter(|(_, (_, uid))| !living.contains(uid))
+            .take(LISTED)
+            .map(|(held, (owner, _))| StatusClaim { prefix: held.prefix.escape_ascii().to_string(), owner })
+            .collect();
+    }
+
+    /// Whether figures that moved are worth a write again.
+    fn figures_due(&self, name: &str) -> bool {
+        let now = Instant::now();
+        let mut told = self.figures_told.lock();
+        let due = told.get(name).is_none_or(|told| *told + FIGURES <= now);
+        if due {
+            told.insert(name.to_owned(), now);
+        }
+        due
+    }
+
+    /// The sum of the storage quotas given out.
+    fn committed(&self, upstream: &EtcdUpstream) -> i64 {
+        let proxies = self.stores.proxies.state();
+        let of_this = proxies.iter().filter(|proxy| upstream_of(proxy) == upstream.name_any());
+        let quotas = of_this.filter_map(|proxy| Settings::new(proxy, upstream, "").quota());
+        quotas.fold(0, i64::saturating_add)
+    }
+}
+
+fn add_figures(probe: &Probe, status: &mut EtcdUpstreamStatus) {
+    status.version = Some(probe.version.clone());
+    status.members = i64::try_from(probe.members).ok();
+    status.bytes = Some(probe.db_size);
+    let of = probe.quota.map(|quota| format!("/{}", human(quota))).unwrap_or_default();
+    status.size = Some(format!("{}{of}", human(probe.db_size)));
+}
+
+type Words = (&'static str, &'static str, String);
+
+fn reachable_words(reachable: &Result<Probe, Problem>) -> Words {
+    match reachable {
+        Err(problem) => ("False", problem.reason, problem.message.clone()),
+        Ok(probe) => {
+            let silent = probe.endpoints.iter().filter_map(|endpoint| {
+                let why = endpoint.version.as_ref().err()?;
+                Some(format!("{}: {why}", endpoint.endpoint))
+            });
+            let notes: Vec<_> = silent.chain(probe.complaints.iter().cloned()).collect();
+            match notes.is_empty() {
+                true => ("True", "Answering", "every endpoint answers".to_owned()),
+                false => ("True", "AnsweringInPart", notes.join("; ")),
+            }
+        }
+    }
+}
+
+fn committed_words(committed: i64, probe: Option<&Probe>) -> Words {
+    match probe.and_then(|probe| probe.quota) {
+        None => ("Unknown", "QuotaUnknown", "this etcd does not tell how large it may become".to_owned()),
+        Some(quota) => {
+            let text =
+                format!("storage quotas of {} are given out, of {} that the etcd has", human(committed), human(quota));
+            #[expect(clippy::cast_precision_loss, reason = "a share of bytes needs no last digit")]
+            let much = committed as f64 > quota as f64 * COMMITTED;
+            if much { ("True", "MostlyCommitted", text) } else { ("False", "EnoughLeft", text) }
+        }
+    }
+}
+
+fn condition(
+    kind: &str,
+    (status, reason, message): Words,
+    old: &EtcdUpstreamStatus,
+    upstream: &EtcdUpstream,
+) -> Condition {
+    let before = old.conditions.iter().find(|condition| condition.type_ == kind && condition.status == status);
+    Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: upstream.metadata.generation,
+        last_transition_time: before
+            .map(|before| before.last_transition_time.clone())
+            .unwrap_or_else(|| Time(whole_seconds(Timestamp::now()))),
+    }
+}
