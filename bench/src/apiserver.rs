@@ -2,6 +2,7 @@
 
 mod aggregator;
 mod http;
+mod large;
 mod loads;
 mod memory;
 mod requests;
@@ -26,6 +27,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Part> {
     tables.push(requests::one(bench, &servers)?);
     tables.push(watches::run(bench, &servers)?);
     tables.push(memory::afterwards(bench, &servers)?);
+    tables.push(large::run(bench, &servers)?);
     if bench.plan.aggregator {
         tables.push(aggregator::run(bench, &servers)?);
     }

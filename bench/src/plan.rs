@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) listed: usize,
     /// Objects that a server holds besides.
     pub(crate) unlisted: usize,
+    /// Objects that a large LIST answers.
+    pub(crate) large: usize,
     /// Watchers of one resource of an API server.
     pub(crate) api_watchers: FanOut,
     /// Whether requests through the aggregator are shown as well.
@@ -83,6 +85,7 @@ impl Plan {
                 idle_watches: IdleWatches { watches: 10_000, streams: 100 },
                 listed: 1000,
                 unlisted: 9000,
+                large: 100_000,
                 api_watchers: FanOut { watchers: 1000, streams: 1000, events: 250, rate: 50 },
                 aggregator: true,
             },
@@ -97,6 +100,7 @@ impl Plan {
                 idle_watches: IdleWatches { watches: 1000, streams: 10 },
                 listed: 1000,
                 unlisted: 0,
+                large: 5000,
                 api_watchers: FanOut { watchers: 100, streams: 100, events: 100, rate: 100 },
                 aggregator: false,
             },
@@ -111,6 +115,7 @@ impl Plan {
                 idle_watches: IdleWatches { watches: 4, streams: 2 },
                 listed: 10,
                 unlisted: 5,
+                large: 20,
                 api_watchers: FanOut { watchers: 3, streams: 3, events: 5, rate: 100 },
                 aggregator: true,
             },

@@ -140,6 +140,35 @@ impl Row {
     }
 }
 
+/// File names and headings of the documents in a folder, those of earlier runs included.
+fn documents(folder: &Path) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") && name != "README.md" {
+            let text = std::fs::read_to_string(folder.join(&name)).with_context(|| format!("reading {name}"))?;
+            let heading = text.lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
+            found.push((name, heading));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn index(documents: &[(String, String)]) -> String {
+    let mut text = String::from(
+        "# Performance\n\nWritten by `cargo xtask bench`. Every figure stands beside that of a peer, taken in the same run on the \
+         same machine, the two in turns; what counts is the ratio. `cargo xtask bench --quick` prints smaller tables in a few \
+         minutes and writes nothing.\n\nEach table gives the median over the rounds with the smallest and the largest, the ratio \
+         to the peer, and the goal where there is one, met or not.\n\n",
+    );
+    for (file, heading) in documents {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "- [{heading}]({file})");
+    }
+    text
+}
+
 /// Writes the documents and plots into a folder, with a README that leads to them.
 ///
 /// Documents of parts that were not run stay as they are.
@@ -161,6 +190,8 @@ pub(crate) fn write(folder: &Path, parts: &[Part], machine: &Machine) -> Result<
             save(format!("{}.svg", table.file), &plot::svg(table)?)?;
         }
     }
+    let documents = documents(folder)?;
+    save("README.md".into(), &index(&documents))?;
     Ok(written)
 }
 
@@ -201,6 +232,8 @@ mod tests {
         assert!(text.contains("v3.7.3") && text.contains("![Requests](x.svg)"), "{text}");
         let plot = std::fs::read_to_string(&written[1]).unwrap();
         assert!(plot.starts_with("<svg") && plot.contains("grpc-proxy"), "{plot}");
+        let index = std::fs::read_to_string(folder.join("README.md")).unwrap();
+        assert!(index.contains("[etcd-proxy](x.md)"), "{index}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

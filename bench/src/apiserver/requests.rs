@@ -85,7 +85,9 @@ pub(super) fn many(bench: &Bench, servers: &Servers) -> Result<Vec<Table>> {
             rows.push(row("processor time per request", Unit::Micros, figures.cpu).goal(at_most(goal).of_peer()));
             rows.push(row("median time", Unit::Micros, figures.p50));
             rows.push(row("99th percentile", Unit::Micros, figures.p99));
-            rows.push(row("size of an answer", Unit::Bytes, figures.size));
+            if verb != Verb::CreateDelete {
+                rows.push(row("size of an answer", Unit::Bytes, figures.size));
+            }
         }
         step.done();
         done.push(Table {

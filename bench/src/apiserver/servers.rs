@@ -1,6 +1,7 @@
 //! Both servers, running on one etcd, with the kube-apiserver that they delegate to.
 
 use std::{
+    ops::Range,
     path::Path,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use xtask::{
-    cluster::{Etcd, KubeApiserver, MASTERS, own_program},
+    cluster::{Etcd, KubeApiserver, MASTERS},
     pki::{Ca, Request},
     process::{self, Process, Spec},
     progress::Progress,
@@ -36,7 +37,7 @@ const SEEDERS: usize = 8;
 pub(super) const LISTED: &str = "default";
 
 /// Further objects, to be held and not listed.
-const UNLISTED: &str = "unlisted";
+pub(super) const UNLISTED: &str = "unlisted";
 
 /// Where loads write.
 pub(super) const WRITTEN: &str = "written";
@@ -140,7 +141,7 @@ impl Servers {
             Ok::<_, anyhow::Error>((server, spec))
         };
         let (peer, peer_spec) = start("sample-apiserver", &tools.path(Tool::SampleApiserver)?)?;
-        let (mut ours, our_spec) = start("wardle", &own_program("wardle")?)?;
+        let (mut ours, our_spec) = start("wardle", &std::env::current_exe()?.with_file_name("wardle"))?;
         step.done();
 
         let step = Progress::start(format!("writing {} objects to each", bench.plan.listed + bench.plan.unlisted));
@@ -148,7 +149,7 @@ impl Servers {
         for server in [&peer, &ours] {
             step.note(server.name);
             for (namespace, objects) in [(LISTED, bench.plan.listed), (UNLISTED, bench.plan.unlisted)] {
-                bench.runtime.block_on(server.seed(namespace, objects))?;
+                bench.runtime.block_on(server.seed(namespace, 0..objects))?;
             }
         }
         step.done();
@@ -229,10 +230,14 @@ impl Server {
         object
     }
 
-    async fn seed(&self, namespace: &str, objects: usize) -> Result<()> {
-        let seeders = (0..SEEDERS).map(|seeder| async move {
+    /// Writes objects of these numbers.
+    ///
+    /// # Errors
+    /// When one is refused.
+    pub(super) async fn seed(&self, namespace: &str, numbers: Range<usize>) -> Result<()> {
+        let seeders = (0..SEEDERS).map(|seeder| (seeder, numbers.clone())).map(|(seeder, numbers)| async move {
             let mut connection = self.client.connect().await?;
-            for index in (seeder..objects).step_by(SEEDERS) {
+            for index in numbers.skip(seeder).step_by(SEEDERS) {
                 let body = self.object(&name(index)).to_string();
                 connection.size(&Ask::json(Method::POST, path(namespace), body)).await?;
             }

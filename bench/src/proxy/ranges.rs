@@ -17,7 +17,7 @@ use crate::{
     usage::{self, Meter},
 };
 
-/// How long a proxy has to give memory back.
+/// How long a proxy has to give memory back at most.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
 /// Parts of the key, on the etcd and by each target.
@@ -49,6 +49,7 @@ pub(super) fn run(bench: &Bench, targets: &Targets) -> Result<Table> {
         }
         Ok::<_, anyhow::Error>(())
     })?;
+    let give_back = GIVE_BACK.min(bench.plan.idle);
     let (mut stream, mut unary) = (Figures::default(), Figures::default());
     // A long range says enough in few rounds.
     let rounds = bench.plan.rounds.min(5);
@@ -61,7 +62,7 @@ pub(super) fn run(bench: &Bench, targets: &Targets) -> Result<Table> {
                     // What earlier loads left behind must not hide what this one takes.
                     target.restart(bench)?;
                 }
-                bench.runtime.block_on(one(target, kind, bytes, index, figures))?;
+                bench.runtime.block_on(one(target, kind, bytes, give_back, index, figures))?;
             }
         }
     }
@@ -71,7 +72,7 @@ pub(super) fn run(bench: &Bench, targets: &Targets) -> Result<Table> {
         title: format!("A range of {size:.0} MB"),
         notes: vec![format!(
             "Values of 8 KiB, read by a RangeStream and by one Range with one answer. Each proxy is started anew before each. \
-             “Growth” is the most resident memory seen during it above that before; “kept” what is left of that {GIVE_BACK:?} \
+             “Growth” is the most resident memory seen during it above that before; “kept” what is left of that {give_back:?} \
              later. A dash: the server does not serve it."
         )],
         subjects: SUBJECTS.to_vec(),
@@ -79,7 +80,14 @@ pub(super) fn run(bench: &Bench, targets: &Targets) -> Result<Table> {
     })
 }
 
-async fn one(target: &Target, kind: Kind, bytes: usize, index: usize, figures: &mut Figures) -> Result<()> {
+async fn one(
+    target: &Target,
+    kind: Kind,
+    bytes: usize,
+    give_back: Duration,
+    index: usize,
+    figures: &mut Figures,
+) -> Result<()> {
     let channel: Channel = etcd::connect(&target.url).await?;
     // The connection's own buffers are there before the range is.
     etcd::range(&channel, "/nothing/").await?;
@@ -102,7 +110,7 @@ async fn one(target: &Target, kind: Kind, bytes: usize, index: usize, figures: &
     };
     push(&mut figures.speed, count(read) / 1e6 / time.as_secs_f64());
     if !target.direct {
-        tokio::time::sleep(GIVE_BACK).await;
+        tokio::time::sleep(give_back).await;
         push(&mut figures.growth, megabytes(usage.peak.saturating_sub(before)));
         push(&mut figures.kept, megabytes(usage::resident(pid)?.saturating_sub(before)));
         push(&mut figures.cpu, usage.cpu.as_secs_f64() * 1e3);

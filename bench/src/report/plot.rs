@@ -10,12 +10,12 @@ use plotters::{
     },
 };
 
-use super::{Table, goal};
+use super::{Row, Table, Unit, goal};
 
-const WIDTH: i32 = 860;
-const LABELS: i32 = 270;
-const BARS: i32 = 380;
-const BAR: i32 = 14;
+const WIDTH: i32 = 960;
+const LABELS: i32 = 340;
+const BARS: i32 = 400;
+const BAR: i32 = 16;
 const GAP: i32 = 12;
 const TOP: i32 = 58;
 
@@ -30,8 +30,8 @@ const COLOURS: [RGBColor; 3] = [RGBColor(153, 153, 153), RGBColor(230, 159, 0), 
 /// When it cannot be drawn, which is a mistake here.
 pub(super) fn svg(table: &Table) -> Result<String> {
     let mut text = String::new();
-    let bars: i32 = table.rows.iter().map(|row| i32::try_from(row.cells.iter().flatten().count()).unwrap_or(0)).sum();
-    let groups = i32::try_from(table.rows.len()).unwrap_or(0);
+    let bars: i32 = shown(table).map(|row| i32::try_from(row.cells.iter().flatten().count()).unwrap_or(0)).sum();
+    let groups = i32::try_from(shown(table).count()).unwrap_or(0);
     let height = TOP + bars * BAR + groups * GAP + 16;
     let size = (u32::try_from(WIDTH)?, u32::try_from(height)?);
     draw(SVGBackend::with_string(&mut text, size), table)
@@ -39,11 +39,17 @@ pub(super) fn svg(table: &Table) -> Result<String> {
     Ok(text)
 }
 
+/// Sizes in bytes are there to show that they are equal: the table is enough for that.
+fn shown(table: &Table) -> impl Iterator<Item = &Row> {
+    table.rows.iter().filter(|row| row.unit != Unit::Bytes)
+}
+
 fn font(size: i32, style: FontStyle, colour: RGBColor, at: HPos) -> TextStyle<'static> {
     TextStyle {
         color: colour.to_backend_color(),
         pos: Pos::new(at, VPos::Center),
-        ..TextStyle::from((FontFamily::SansSerif, size, style).into_font())
+        // The backend writes sizes divided by this factor into the file.
+        ..TextStyle::from((FontFamily::SansSerif, f64::from(size) * 1.24, style).into_font())
     }
 }
 
@@ -67,7 +73,7 @@ fn draw<B: DrawingBackend>(backend: B, table: &Table) -> Result<(), String> {
         .map_err(told)?;
 
     let mut y = TOP;
-    for row in &table.rows {
+    for row in shown(table) {
         let figures: Vec<_> = row
             .cells
             .iter()

@@ -19,6 +19,8 @@ pub(crate) enum Unit {
     MegabytesPerSecond,
     /// Bytes.
     Bytes,
+    /// A ratio.
+    Times,
 }
 
 impl Unit {
@@ -33,6 +35,7 @@ impl Unit {
             Self::Megabytes => "MB",
             Self::MegabytesPerSecond => "MB/s",
             Self::Bytes => "B",
+            Self::Times => "times",
         }
     }
 

@@ -73,7 +73,7 @@ pub fn run(command: &Command) -> Result<()> {
         program.arg("--out").arg(folder);
     }
     program.current_dir(crate::root()).envs(found);
-    program.env("TEST_ETCD_PROXY", etcd_proxy).env("TEST_WARDLE", bench.with_file_name("wardle"));
+    program.env("TEST_ETCD_PROXY", etcd_proxy);
 
     let outcome = runner.run(&mut program, LIMIT, |_| ());
     // Whatever happened to the program, what it started ends.

@@ -44,7 +44,7 @@ const fn minutes(count: u64) -> Duration {
 }
 
 /// The project's own programs, which end-to-end tests start.
-const PROGRAMS: [&str; 3] = ["etcd-proxy", "pizza-apiserver", "proxy-controller"];
+const PROGRAMS: [&str; 4] = ["etcd-proxy", "pizza-apiserver", "proxy-controller", "bench"];
 
 const SUITES: [Suite; 5] = [
     Suite {
@@ -74,6 +74,7 @@ const SUITES: [Suite; 5] = [
             tools: &[
                 Tool::Etcd,
                 Tool::Etcdctl,
+                Tool::EtcdBenchmark,
                 Tool::KubeApiserver,
                 Tool::KubeControllerManager,
                 Tool::Kubectl,
