@@ -163,8 +163,8 @@ where
         let excluded: Vec<&str> = query(uri, "exclude").collect();
         let mut reasons = String::new();
         let mut failed = false;
-        let counting = (!self.tenant.limits().counted()).then_some("limits");
-        for check in ["shutdown", "claims", "upstream", "meta"].into_iter().chain(counting) {
+        let counted = self.tenant.limits().counted();
+        for check in ["shutdown", "claims", "upstream", "meta"].into_iter().chain(counted.map(|_| "limits")) {
             if excluded.contains(&check) {
                 continue;
             }
@@ -183,7 +183,7 @@ where
                 }
                 "upstream" | "meta" => Some("not reached yet".to_owned()),
                 // Writes would have to wait.
-                "limits" => Some("what the tenant has stored is not counted yet".to_owned()),
+                "limits" if counted == Some(false) => Some("what the tenant has stored is not counted yet".to_owned()),
                 _ => None,
             };
             match problem {

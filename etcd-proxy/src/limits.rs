@@ -155,9 +155,11 @@ impl Limits {
         self.leases.as_ref().map(|(account, _)| account)
     }
 
-    /// Whether everything that has to be counted was counted once.
-    pub(crate) fn counted(&self) -> bool {
-        [&self.storage, &self.leases].into_iter().flatten().all(|(account, _)| account.stored().is_some())
+    /// Whether everything that has to be counted was counted once; `None` if nothing has to be.
+    pub(crate) fn counted(&self) -> Option<bool> {
+        let counted = |(account, _): &(Account, Subject)| account.stored().is_some();
+        let mut all = [&self.storage, &self.leases].into_iter().flatten().map(counted).peekable();
+        all.peek().is_some().then(|| all.all(|counted| counted))
     }
 
     /// Follows what is limited and stored on `upstream`, for as long as it is polled.

@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! A new configuration is built completely before it takes the place of the old one, and only new connections see it: a
-//! rotation drops nobody, and a half-written pair of files is logged and left for the next look.
+//! rotation drops nobody. Files that do not fit together, half-written or half-exchanged, are left for another look.
 
 mod client;
 mod files;

@@ -18,6 +18,8 @@ mod forwarder;
 mod help;
 #[path = "process/http.rs"]
 mod http;
+#[path = "process/limits.rs"]
+mod limits;
 #[path = "process/pki.rs"]
 mod pki;
 #[path = "process/probes.rs"]
@@ -30,5 +32,7 @@ mod stalled;
 mod stop;
 #[path = "process/tls.rs"]
 mod tls;
+#[path = "process/tls_volume.rs"]
+mod tls_volume;
 #[path = "process/unix.rs"]
 mod unix;

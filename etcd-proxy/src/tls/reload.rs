@@ -9,7 +9,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{TlsError, files::Fingerprint};
@@ -85,7 +85,14 @@ enum ReloadResult {
     failed,
 }
 
-/// Reloads every `period` until `stop`.
+/// How soon files that cannot be used together are looked at again.
+const SOON: Duration = Duration::from_millis(250);
+/// How often that happens before it is complained of: whoever writes several files needs a moment.
+const PATIENCE: u32 = 4;
+/// How often files are read in order to read them as they are at one moment.
+const READS: usize = 4;
+
+/// Reloads every `period` until `stop`, and sooner for a while when files turn out not to fit together.
 ///
 /// The contents are compared rather than watched by inotify: mounted Secrets change by a swap of symbolic links, network
 /// file systems do not notify, and a look every few seconds costs nothing to speak of.
@@ -98,16 +105,23 @@ pub async fn keep_fresh(
     if all.is_empty() {
         return;
     }
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        for one in &all {
+    let mut failures = vec![0_u32; all.len()];
+    loop {
+        let mut pause = period;
+        for (one, failures) in all.iter().zip(&mut failures) {
             let certificates = one.name();
-            match one.reload() {
+            let reloaded = one.reload();
+            *failures = if reloaded.is_ok() { 0 } else { failures.saturating_add(1) };
+            match reloaded {
                 Ok(false) => {}
                 Ok(true) => {
                     metrics.reloaded(certificates, ReloadResult::changed);
                     tracing::info!(certificates, "certificates reloaded");
+                }
+                Err(error) if *failures < PATIENCE => {
+                    pause = period.min(SOON);
+                    let error = &error as &dyn Error;
+                    tracing::debug!(certificates, error, "certificate files do not fit together, looking again");
                 }
                 Err(error) => {
                     metrics.reloaded(certificates, ReloadResult::failed);
@@ -123,7 +137,25 @@ pub async fn keep_fresh(
                 metrics.expires.get_or_create(&Certificates { certificates }).set(expires);
             }
         }
+        if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+            return;
+        }
     }
+}
+
+/// Reads the files as they are at one moment: they may be exchanged between the first that is read and the last (a mounted
+/// Secret's all at once), and then belong to two states, which need not show. So they are read until they are the same twice.
+fn settled<S: Source>(source: &S) -> Result<Loaded<S::Config>, TlsError> {
+    let mut last = source.load();
+    for _ in 1..READS {
+        let next = source.load();
+        let same = matches!((&last, &next), (Ok(last), Ok(next)) if last.fingerprint == next.fingerprint);
+        last = next;
+        if same {
+            break;
+        }
+    }
+    last
 }
 
 // === impl Reloadable ===
@@ -135,7 +167,7 @@ impl<S: Source> Reloadable<S> {
     /// Names the file that is missing or unusable.
     pub fn load(source: impl Into<S>) -> Result<Self, TlsError> {
         let source = source.into();
-        let Loaded { config, fingerprint, expires } = source.load()?;
+        let Loaded { config, fingerprint, expires } = settled(&source)?;
         Ok(Self { source, current: ArcSwap::from_pointee(config), contents: Mutex::new((fingerprint, expires)) })
     }
 
@@ -147,7 +179,11 @@ impl<S: Source> Reloadable<S> {
 
 impl<S: Source> Reload for Reloadable<S> {
     fn reload(&self) -> Result<bool, TlsError> {
-        let Loaded { config, fingerprint, expires } = self.source.load()?;
+        let in_use = self.contents.lock().0;
+        if self.source.load().is_ok_and(|loaded| loaded.fingerprint == in_use) {
+            return Ok(false);
+        }
+        let Loaded { config, fingerprint, expires } = settled(&self.source)?;
         let mut contents = self.contents.lock();
         if contents.0 == fingerprint {
             return Ok(false);
@@ -185,5 +221,116 @@ impl CertificateMetrics {
 
     fn reloaded(&self, certificates: &'static str, result: ReloadResult) {
         self.reloads.get_or_create(&Reloads { certificates, result }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Files that are found in one state after the other; the last one stays. `None` is one that cannot be used.
+    #[derive(Debug)]
+    struct Scripted(Mutex<VecDeque<Option<u8>>>);
+
+    fn scripted(states: &[Option<u8>]) -> Scripted {
+        Scripted(Mutex::new(states.iter().copied().collect()))
+    }
+
+    impl Source for Scripted {
+        type Config = u8;
+
+        const NAME: &str = "scripted";
+
+        fn load(&self) -> Result<Loaded<u8>, TlsError> {
+            let mut states = self.0.lock();
+            let state = if states.len() > 1 { states.pop_front() } else { states.front().copied() };
+            match state.unwrap() {
+                Some(config) => Ok(Loaded { config, fingerprint: [config; 32], expires: None }),
+                None => Err(TlsError::Empty { path: "tls.key".into(), what: "private key" }),
+            }
+        }
+    }
+
+    /// 2 stands for files of two states, 3 for the new one.
+    #[test]
+    fn files_of_two_states_are_not_used() {
+        for states in [&[Some(2), Some(3)][..], &[None, Some(3)], &[None, Some(2), Some(3)]] {
+            assert_eq!(settled(&scripted(states)).unwrap_or_else(|_| panic!("{states:?}")).config, 3, "{states:?}");
+        }
+        assert!(settled(&scripted(&[None])).is_err());
+        // Files that never settle are not waited for.
+        let restless: Vec<_> = (1..100).map(Some).collect();
+        assert!(settled(&scripted(&restless)).is_ok());
+    }
+
+    #[test]
+    fn the_old_state_stays_until_there_is_a_whole_new_one() {
+        let files = Reloadable::<Scripted>::load(scripted(&[
+            Some(1),
+            Some(1),
+            Some(1),
+            Some(2),
+            Some(2),
+            Some(3),
+            Some(3),
+            None,
+        ]))
+        .unwrap();
+        assert!(!files.reload().unwrap());
+        assert!(files.reload().unwrap());
+        assert_eq!(*files.current(), 3);
+        assert!(files.reload().is_err());
+        assert_eq!(*files.current(), 3);
+    }
+
+    /// Tells at which times it was looked at. Fails so often.
+    struct Failing {
+        failures: usize,
+        looks: Mutex<Vec<Duration>>,
+        started: Instant,
+    }
+
+    impl Reload for Failing {
+        fn reload(&self) -> Result<bool, TlsError> {
+            let mut looks = self.looks.lock();
+            looks.push(self.started.elapsed());
+            match looks.len() {
+                look if look <= self.failures => Err(TlsError::Empty { path: "tls.key".into(), what: "private key" }),
+                look => Ok(look == self.failures + 1),
+            }
+        }
+
+        fn name(&self) -> &'static str {
+            "failing"
+        }
+
+        fn expires(&self) -> Option<i64> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_misfit_is_looked_at_again_soon_and_complained_of_when_it_stays() {
+        for (failures, looks, complaints) in [
+            (1, &[0, 250, 10_250][..], 0),
+            (3, &[0, 250, 500, 750, 10_750], 0),
+            (4, &[0, 250, 500, 750, 10_750], 1),
+            (6, &[0, 250, 500, 750, 10_750, 20_750, 30_750], 3),
+        ] {
+            let failing = Arc::new(Failing { failures, looks: Mutex::default(), started: Instant::now() });
+            let metrics = CertificateMetrics::default();
+            let fresh =
+                keep_fresh(vec![failing.clone()], Duration::from_secs(10), metrics.clone(), CancellationToken::new());
+            let end = looks.last().copied().unwrap() + 1;
+            assert!(tokio::time::timeout(Duration::from_millis(end), fresh).await.is_err());
+            let seen: Vec<_> = failing.looks.lock().iter().map(Duration::as_millis).collect();
+            assert_eq!(seen, looks.iter().map(|&look| u128::from(look)).collect::<Vec<_>>());
+            let count = |result| metrics.reloads.get_or_create(&Reloads { certificates: "failing", result }).get();
+            assert_eq!((count(ReloadResult::failed), count(ReloadResult::changed)), (complaints, 1));
+        }
     }
 }

@@ -11,8 +11,9 @@ use rcgen::{
 
 /// A certificate authority whose files are in a directory.
 pub(crate) struct Ca {
+    params: CertificateParams,
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    pub(crate) pem: String,
     pub(crate) file: PathBuf,
 }
 
@@ -33,18 +34,28 @@ impl Ca {
         let pem = params.self_signed(&key).unwrap().pem();
         let file = dir.join(format!("{name}.pem"));
         fs::write(&file, &pem).unwrap();
-        Self { issuer: Issuer::new(params, key), pem, file }
+        Self { issuer: Issuer::new(params.clone(), key), params, pem, file }
     }
 
     /// A certificate for 127.0.0.1, localhost and `name`, for servers and clients, with common name `name`.
     pub(crate) fn issue(&self, dir: &Path, name: &str) -> Identity {
+        self.issue_with(dir, name, &self.pem)
+    }
+
+    /// This CA as `by` certifies it, for those who know only that one.
+    pub(crate) fn cross_signed(&self, by: &Self) -> String {
+        self.params.signed_by(self.issuer.key(), &by.issuer).unwrap().pem()
+    }
+
+    /// The same, with the certificates that lead to a CA which the other side knows.
+    pub(crate) fn issue_with(&self, dir: &Path, name: &str, chain: &str) -> Identity {
         let mut params = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into(), name.into()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let identity = Identity { cert: dir.join(format!("{name}.crt")), key: dir.join(format!("{name}.key")) };
-        fs::write(&identity.cert, certificate.pem() + &self.pem).unwrap();
+        fs::write(&identity.cert, certificate.pem() + chain).unwrap();
         fs::write(&identity.key, key.serialize_pem()).unwrap();
         identity
     }

@@ -1,0 +1,138 @@
+//! Limits as operators set them and as etcd's own tools meet them.
+
+use std::{
+    collections::BTreeMap,
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    child::{Etcd, Program, Proxy, binary, etcdctl, eventually, fails, free_address},
+    http::get,
+};
+
+/// A body of `/usage`, flattened: `limits.quotaBytes` and so on.
+async fn usage(metrics: &str) -> BTreeMap<String, serde_json::Value> {
+    let answer = get(&format!("{metrics}/usage")).await.unwrap();
+    assert_eq!((answer.status, &answer.headers["content-type"][..]), (200, "application/json"));
+    let serde_json::Value::Object(fields) = serde_json::from_str(&answer.body).unwrap() else { panic!("no object") };
+    let mut flat = BTreeMap::new();
+    for (name, value) in fields {
+        match value {
+            serde_json::Value::Object(inner) => {
+                flat.extend(inner.into_iter().map(|(field, value)| (format!("{name}.{field}"), value)));
+            }
+            value => _ = flat.insert(name, value),
+        }
+    }
+    flat
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quotas_and_counts_by_etcdctl() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(
+        "/a/",
+        &etcd,
+        &[
+            "--quota-bytes=1000",
+            "--quota-keys=20",
+            "--max-requests-per-second=500",
+            "--max-requests-burst=1000",
+            "--max-concurrent-requests=200",
+            "--max-watches=1",
+            "--max-leases=1",
+        ],
+    )
+    .await;
+    let verbose = get(&format!("{}/readyz?verbose", proxy.metrics)).await.unwrap().body;
+    assert!(verbose.ends_with("[+]meta ok\n[+]limits ok\nok\n"), "{verbose}");
+    assert_eq!(proxy.ctl(&["put", "k", &"v".repeat(899)]), "OK\n");
+    let refused = fails(etcdctl(&proxy.url, &[], &["put", "other", &"v".repeat(100)]));
+    assert!(refused.contains("etcdserver: mvcc: database space exceeded"), "{refused}");
+    let alarms = proxy.ctl(&["alarm", "list"]);
+    assert!(alarms.contains("alarm:NOSPACE"), "{alarms}");
+    assert!(!etcd.ctl(&["alarm", "list"]).contains("NOSPACE"));
+    let status: serde_json::Value =
+        serde_json::from_str(&proxy.ctl(&["endpoint", "status", "--write-out=json"])).unwrap();
+    let of = |field: &str| status[0]["Status"][field].as_i64();
+    assert_eq!((of("dbSize"), of("dbSizeInUse"), of("dbSizeQuota")), (Some(900), Some(900), Some(1000)));
+    assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
+    eventually("the alarm goes off", async || proxy.ctl(&["alarm", "list"]).is_empty().then_some(())).await;
+
+    proxy.ctl(&["lease", "grant", "600"]);
+    let refused = fails(etcdctl(&proxy.url, &[], &["lease", "grant", "600"]));
+    assert!(refused.contains("etcdserver: too many requests"), "{refused}");
+
+    let dir = TempDir::new().unwrap();
+    let watch = |name: &str| {
+        let mut command = Command::new(binary("TEST_ETCDCTL"));
+        command.args(["--endpoints", &proxy.url, "watch", "k"]).stdin(Stdio::null());
+        Program::spawn(command, dir.path().join(name))
+    };
+    let watching = watch("first");
+    eventually("the watch sees events", async || {
+        proxy.ctl(&["put", "k", "seen"]);
+        watching.log().contains("seen").then_some(())
+    })
+    .await;
+    // The client library takes it for what it is, and neither waits nor tries again.
+    let mut denied = watch("second");
+    denied.exit().await;
+    assert!(denied.log().contains("etcdserver: too many requests"), "{}", denied.log());
+
+    let usage = usage(&proxy.metrics).await;
+    for (field, value) in [
+        ("prefix", "\"/a/\""),
+        ("keys", "1"),
+        ("bytes", "5"),
+        ("leases", "1"),
+        ("watches", "1"),
+        ("requestsInFlight", "0"),
+        ("quotaExceeded", "false"),
+        ("limits.quotaBytes", "1000"),
+        ("limits.quotaKeys", "20"),
+        ("limits.maxRequestsPerSecond", "500"),
+        ("limits.maxRequestsBurst", "1000"),
+        ("limits.maxConcurrentRequests", "200"),
+        ("limits.maxWatches", "1"),
+        ("limits.maxLeases", "1"),
+        ("hits.quotaBytes", "1"),
+        ("hits.quotaKeys", "0"),
+        ("hits.maxWatches", "1"),
+        ("hits.maxLeases", "1"),
+    ] {
+        assert_eq!(usage.get(field).map(ToString::to_string).as_deref(), Some(value), "{field} of {usage:?}");
+    }
+}
+
+/// The operator's look at a proxy is no request of the tenant: a tenant that floods makes it neither unready nor blind.
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_do_not_count_as_the_tenants() {
+    let etcd = Etcd::start().await;
+    let metrics = format!("0.0.0.0:{}", free_address().rsplit_once(':').unwrap().1);
+    let flags =
+        ["--max-requests-per-second=1", "--max-requests-burst=2", &format!("--listen-metrics-urls=http://{metrics}")];
+    // Plaintext on every address, which only the metrics may have unasked. The first URL is the test's own.
+    let proxy = Proxy::spawn("/a/", &etcd.url, &flags);
+    let metrics = metrics.replace("0.0.0.0", "http://127.0.0.1");
+    eventually("it is ready", async || get(&format!("{metrics}/readyz")).await.filter(|answer| answer.status == 200))
+        .await;
+    let mut refused = 0;
+    for _ in 0..20 {
+        let answer = etcdctl(&proxy.url, &[], &["put", "k", "v"]);
+        if !answer.status.success() {
+            let message = fails(answer);
+            assert!(message.contains("etcdserver: too many requests"), "{message}");
+            refused += 1;
+        }
+        for path in ["readyz", "health", "usage", "metrics"] {
+            assert_eq!(get(&format!("{metrics}/{path}")).await.unwrap().status, 200, "{path}");
+        }
+    }
+    assert!(refused > 5, "{refused} were refused");
+    let usage = usage(&metrics).await;
+    assert_eq!(usage["hits.maxRequestsPerSecond"], serde_json::json!(refused));
+    assert_eq!(usage["keys"], serde_json::json!(1));
+}
