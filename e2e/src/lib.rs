@@ -1,9 +1,10 @@
 //! End-to-end tests on the real control plane: what they share. The tests themselves are in `tests/`, one program each
 //! with a cluster of its own.
 
-use std::{path::Path, sync::OnceLock};
+use std::{net::SocketAddr, path::Path, sync::OnceLock};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -84,12 +85,31 @@ pub async fn get(client: &Client, path: &str) -> Result<(u16, String)> {
 /// An etcd client on an endpoint, real or virtual.
 ///
 /// # Errors
-/// When the certificates cannot be read, or nothing answers.
+/// When the certificates cannot be read, or nothing answers; and when the address is one that only a cluster knows, for
+/// which there is [`etcd_client_at`].
 pub async fn etcd_client(endpoint: &Endpoint) -> Result<etcd_client::Client> {
-    use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+    ensure!(endpoint.proxy.is_none(), "{} is the name of a Service: use etcd_client_at", endpoint.url);
+    connect(&endpoint.url, tls(endpoint)?).await
+}
+
+/// An etcd client on an endpoint that is the name of a Service, which it verifies, reached at another address: that of
+/// [`Network::listen`](xtask::cluster::Network::listen).
+///
+/// # Errors
+/// When the certificates cannot be read, or nothing answers.
+pub async fn etcd_client_at(endpoint: &Endpoint, address: SocketAddr) -> Result<etcd_client::Client> {
+    let authority = endpoint.url.strip_prefix("https://").context("the endpoint does not speak TLS")?;
+    let (host, _) = authority.split_once(':').context("the endpoint has no port")?;
+    connect(&format!("https://{address}"), tls(endpoint)?.domain_name(host)).await
+}
+
+fn tls(endpoint: &Endpoint) -> Result<TlsOptions> {
     let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
     let identity = Identity::from_pem(read(&endpoint.client.cert)?, read(&endpoint.client.key)?);
-    let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(&endpoint.ca)?)).identity(identity);
+    Ok(TlsOptions::new().ca_certificate(Certificate::from_pem(read(&endpoint.ca)?)).identity(identity))
+}
+
+async fn connect(url: &str, tls: TlsOptions) -> Result<etcd_client::Client> {
     let options = ConnectOptions::new().with_tls(tls);
-    etcd_client::Client::connect([&endpoint.url], Some(options)).await.with_context(|| endpoint.url.clone())
+    etcd_client::Client::connect([url], Some(options)).await.with_context(|| url.to_owned())
 }

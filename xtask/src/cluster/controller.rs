@@ -119,7 +119,7 @@ impl ProxyController {
         let probe = json!({
             "apiVersion": "etcd.programming-kubernetes.info/v1alpha1", "kind": "EtcdProxy",
             "metadata": {"namespace": "default", "name": "webhook-probe"},
-            "spec": {"upstreamRef": "webhook-probe-names-no-upstream"},
+            "spec": {"upstreamRef": {"name": "webhook-probe-names-no-upstream"}},
         });
         poll::until("the webhook to answer", READY, || {
             let args = ["create", "--dry-run=server", "--validate=false", "-f", "-"];

@@ -133,7 +133,7 @@ pub const ETCD_PROXY: Program = Program {
         ("log-format", Flag::Value),
         ("log-level", Flag::Value),
     ],
-    variables: &["POD_NAME", "POD_NAMESPACE"],
+    variables: &["POD_NAME", "POD_NAMESPACE", "RUST_BACKTRACE"],
 };
 
 /// proxy-controller, as `manifests/controller` runs it.
@@ -143,6 +143,7 @@ pub const PROXY_CONTROLLER: Program = Program {
     flags: &[
         ("namespace", Flag::Value),
         ("proxy-image", Flag::Value),
+        ("cluster-domain", Flag::Value),
         ("leader-elect", Flag::Switch),
         ("leader-elect-lease-duration", Flag::Value),
         ("leader-elect-renew-deadline", Flag::Value),
@@ -151,11 +152,12 @@ pub const PROXY_CONTROLLER: Program = Program {
         ("webhook-service", Flag::Value),
         ("webhook-configuration", Flag::Value),
         ("metrics-listen", Flag::Metrics),
+        ("shutdown-delay", Flag::Value),
         ("concurrency", Flag::Value),
         ("log-format", Flag::Value),
         ("log-level", Flag::Value),
     ],
-    variables: &["POD_NAME", "POD_NAMESPACE"],
+    variables: &["POD_NAME", "POD_NAMESPACE", "RUST_BACKTRACE"],
 };
 
 /// How the one container of a Deployment, as the API server shows it, runs as a process at `place`.
