@@ -81,24 +81,24 @@ impl Server {
 
     fn apply(&self, method: &Method, body: &[u8]) -> Response<Body> {
         let mut state = self.0.lock();
-        let state = &mut *state;
-        let mut written = || {
+        let sent: Option<Lease> = serde_json::from_slice(body).ok();
+        let current = state.lease.clone();
+        let mut written = |mut lease: Lease| {
             state.version += 1;
-            let mut lease: Lease = serde_json::from_slice(body).unwrap();
             lease.metadata.resource_version = Some(state.version.to_string());
             respond(StatusCode::OK, &*state.lease.insert(lease))
         };
-        let sent: Option<Lease> = serde_json::from_slice(body).ok();
-        match (method, &state.lease) {
-            (&Method::GET, Some(lease)) => respond(StatusCode::OK, lease),
+        match (method, current) {
+            (&Method::GET, Some(lease)) => respond(StatusCode::OK, &lease),
             (&Method::GET | &Method::PUT, None) => failure(StatusCode::NOT_FOUND, "NotFound"),
             (&Method::POST, Some(_)) => failure(StatusCode::CONFLICT, "AlreadyExists"),
-            (&Method::POST, None) => written(),
+            (&Method::POST, None) => written(sent.unwrap()),
             (&Method::PUT, Some(lease)) => {
-                let expected = sent.unwrap().metadata.resource_version;
+                let sent = sent.unwrap();
+                let expected = &sent.metadata.resource_version;
                 assert!(expected.is_some(), "an update without a resourceVersion overwrites what others wrote");
-                if expected == lease.metadata.resource_version {
-                    written()
+                if *expected == lease.metadata.resource_version {
+                    written(sent)
                 } else {
                     failure(StatusCode::CONFLICT, "Conflict")
                 }
