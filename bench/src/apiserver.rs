@@ -1,7 +1,6 @@
 //! The library beside Go's sample-apiserver: the same group on the same etcd, asked directly with a bearer token.
 
 mod aggregator;
-mod http;
 mod large;
 mod loads;
 mod memory;

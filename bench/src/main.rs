@@ -7,7 +7,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod apiserver;
+mod controller;
 mod etcd;
+mod https;
 mod plan;
 mod proxy;
 mod report;
@@ -56,15 +58,18 @@ enum Product {
     EtcdProxy,
     /// The library beside Go's sample-apiserver.
     Apiserver,
+    /// proxy-controller with many EtcdProxy objects.
+    ProxyController,
 }
 
 impl Product {
-    const ALL: [Self; 2] = [Self::EtcdProxy, Self::Apiserver];
+    const ALL: [Self; 3] = [Self::EtcdProxy, Self::Apiserver, Self::ProxyController];
 
     fn run(self, bench: &Bench) -> Result<Part> {
         match self {
             Self::EtcdProxy => proxy::run(bench).context("measuring etcd-proxy"),
             Self::Apiserver => apiserver::run(bench).context("measuring the library"),
+            Self::ProxyController => controller::run(bench).context("measuring proxy-controller"),
         }
     }
 }

@@ -42,6 +42,12 @@ pub(crate) struct Plan {
     pub(crate) large: usize,
     /// Watchers of one resource of an API server.
     pub(crate) api_watchers: FanOut,
+    /// EtcdProxy objects.
+    pub(crate) proxies: usize,
+    /// How many of them are changed, one after the other.
+    pub(crate) changes: usize,
+    /// How long the controller's requests are counted while nothing changes.
+    pub(crate) steady: Duration,
     /// Whether requests through the aggregator are shown as well.
     pub(crate) aggregator: bool,
 }
@@ -87,6 +93,9 @@ impl Plan {
                 unlisted: 9000,
                 large: 100_000,
                 api_watchers: FanOut { watchers: 1000, streams: 1000, events: 250, rate: 50 },
+                proxies: 1000,
+                changes: 200,
+                steady: seconds(180),
                 aggregator: true,
             },
             Size::Quick => Self {
@@ -102,6 +111,9 @@ impl Plan {
                 unlisted: 0,
                 large: 5000,
                 api_watchers: FanOut { watchers: 100, streams: 100, events: 100, rate: 100 },
+                proxies: 100,
+                changes: 30,
+                steady: seconds(15),
                 aggregator: false,
             },
             Size::Smoke => Self {
@@ -117,6 +129,9 @@ impl Plan {
                 unlisted: 5,
                 large: 20,
                 api_watchers: FanOut { watchers: 3, streams: 3, events: 5, rate: 100 },
+                proxies: 2,
+                changes: 2,
+                steady: seconds(1),
                 aggregator: true,
             },
         }

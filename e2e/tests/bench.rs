@@ -47,3 +47,10 @@ fn the_library_beside_the_sample_apiserver() -> Result<()> {
     tells(&printed, &["LIST, resourceVersion=0", "above etcd's own put", "Through the aggregator", "goals met"])?;
     tells(&document, &["![Watches](apiserver-watch.svg)", "sample-apiserver --etcd-servers="])
 }
+
+#[test]
+fn the_proxy_controller() -> Result<()> {
+    let (printed, document) = smoke("proxy-controller")?;
+    tells(&printed, &["2 EtcdProxy objects", "until all that they own exists", "requests while nothing changes"])?;
+    tells(&document, &["](proxy-controller.svg)"])
+}

@@ -8,12 +8,12 @@ use xtask::{poll, progress::Progress};
 
 use super::{
     SUBJECTS,
-    http::{Ask, Client},
     loads::{self, Verb},
     servers::{LISTED, Server, Servers, name, path},
 };
 use crate::{
     Bench,
+    https::{Ask, Client},
     report::{Row, Table, Unit},
     stats::{Series, count, micros},
 };

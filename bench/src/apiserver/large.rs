@@ -7,11 +7,11 @@ use xtask::progress::Progress;
 
 use super::{
     SUBJECTS,
-    http::Ask,
     servers::{LISTED, Server, Servers, UNLISTED, path},
 };
 use crate::{
     Bench,
+    https::Ask,
     report::{Row, Table, Unit, at_most},
     stats::{Series, count, megabytes, micros},
     usage::{self, Meter},

@@ -7,11 +7,9 @@ use futures::future::try_join_all;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{
-    http::{Ask, Connection},
-    servers::{LISTED, Server, WRITTEN, name, path},
-};
+use super::servers::{LISTED, Server, WRITTEN, name, path};
 use crate::{
+    https::{Ask, Client, Connection},
     stats::{count, quantile},
     usage::{Meter, Usage},
 };
@@ -80,7 +78,7 @@ struct Worker<'a> {
 /// When a request fails.
 pub(super) async fn run(
     server: &Server,
-    client: &super::http::Client,
+    client: &Client,
     verb: Verb,
     connections: usize,
     time: Duration,
@@ -113,7 +111,7 @@ pub(super) async fn run(
 }
 
 impl<'a> Worker<'a> {
-    async fn start(server: &'a Server, client: &super::http::Client, verb: Verb, index: usize) -> Result<Self> {
+    async fn start(server: &'a Server, client: &Client, verb: Verb, index: usize) -> Result<Self> {
         let mut connection = client.connect().await?;
         let own = format!("worker-{index:03}");
         let mut object = server.object(&own);

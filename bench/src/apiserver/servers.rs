@@ -21,8 +21,10 @@ use xtask::{
     tools::Tool,
 };
 
-use super::http::{Ask, Client};
-use crate::Bench;
+use crate::{
+    Bench,
+    https::{Ask, Client},
+};
 
 /// How long a server may take to be ready.
 const READY: Duration = Duration::from_secs(120);

@@ -21,11 +21,11 @@ use xtask::progress::Progress;
 
 use super::{
     SUBJECTS,
-    http::{Ask, Connection},
     servers::{Server, Servers, WRITTEN, path},
 };
 use crate::{
     Bench,
+    https::{Ask, Connection},
     plan::FanOut,
     report::{Row, Table, Unit, at_most},
     stats::{Series, count, megabytes, micros},

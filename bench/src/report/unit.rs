@@ -11,6 +11,10 @@ pub(crate) enum Unit {
     Micros,
     /// Milliseconds.
     Millis,
+    /// Milliseconds a minute.
+    MillisPerMinute,
+    /// Requests.
+    Requests,
     /// Seconds.
     Seconds,
     /// Megabytes of a million bytes.
@@ -31,6 +35,8 @@ impl Unit {
             Self::PerMinute => "/min",
             Self::Micros => "µs",
             Self::Millis => "ms",
+            Self::MillisPerMinute => "ms/min",
+            Self::Requests => "requests",
             Self::Seconds => "s",
             Self::Megabytes => "MB",
             Self::MegabytesPerSecond => "MB/s",

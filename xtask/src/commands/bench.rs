@@ -19,7 +19,7 @@ pub struct Command {
     /// Measure less, in minutes, and print the tables only
     #[arg(long)]
     quick: bool,
-    /// Measure only these: etcd-proxy, apiserver
+    /// Measure only these: etcd-proxy, apiserver, proxy-controller
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Write documents and plots into this folder
@@ -31,7 +31,7 @@ pub struct Command {
 }
 
 /// The project's own programs that are measured, or measure.
-const PROGRAMS: [&str; 2] = ["etcd-proxy", "bench"];
+const PROGRAMS: [&str; 3] = ["etcd-proxy", "proxy-controller", "bench"];
 
 /// The originals, and what loads them.
 const TOOLS: [Tool; 6] =
@@ -59,8 +59,8 @@ pub fn run(command: &Command) -> Result<()> {
     let tools = Tools::with(&command.tools)?;
     let found = TOOLS.iter().map(|tool| Ok((tool.variable(), tools.path(*tool)?))).collect::<Result<Vec<_>>>()?;
     let programs = cargo::build(&PROGRAMS, Profile::Release)?;
-    let [etcd_proxy, bench] =
-        <[PathBuf; 2]>::try_from(programs).map_err(|_| anyhow::anyhow!("cargo built other programs than asked for"))?;
+    let [etcd_proxy, proxy_controller, bench] =
+        <[PathBuf; 3]>::try_from(programs).map_err(|_| anyhow::anyhow!("cargo built other programs than asked for"))?;
 
     let mut program = std::process::Command::new(&bench);
     program.args(["--size", if command.quick { "quick" } else { "full" }, "--site"]).arg(&site);
@@ -73,7 +73,7 @@ pub fn run(command: &Command) -> Result<()> {
         program.arg("--out").arg(folder);
     }
     program.current_dir(crate::root()).envs(found);
-    program.env("TEST_ETCD_PROXY", etcd_proxy);
+    program.env("TEST_ETCD_PROXY", etcd_proxy).env("TEST_PROXY_CONTROLLER", proxy_controller);
 
     let outcome = runner.run(&mut program, LIMIT, |_| ());
     // Whatever happened to the program, what it started ends.

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server, and who asks it.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(crate) struct Client {
     port: u16,
     token: String,
     tls: TlsConnector,
@@ -28,42 +28,42 @@ pub(super) struct Client {
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     authorization: header::HeaderValue,
 }
 
 /// What is asked.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(crate) struct Ask {
     /// The method.
-    pub(super) method: Method,
+    pub(crate) method: Method,
     /// Path and query.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// What kind of body, if any.
-    pub(super) content_type: Option<&'static str>,
+    pub(crate) content_type: Option<&'static str>,
     /// The body.
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 impl Ask {
     /// Reads a path.
-    pub(super) fn get(path: impl Into<String>) -> Self {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
         Self { method: Method::GET, path: path.into(), content_type: None, body: Bytes::new() }
     }
 
     /// Deletes what is at a path.
-    pub(super) fn delete(path: impl Into<String>) -> Self {
+    pub(crate) fn delete(path: impl Into<String>) -> Self {
         Self { method: Method::DELETE, ..Self::get(path) }
     }
 
     /// Sends JSON.
-    pub(super) fn json(method: Method, path: impl Into<String>, body: impl Into<Bytes>) -> Self {
+    pub(crate) fn json(method: Method, path: impl Into<String>, body: impl Into<Bytes>) -> Self {
         Self { method, path: path.into(), content_type: Some("application/json"), body: body.into() }
     }
 
     /// Sends a JSON merge patch (RFC 7396).
-    pub(super) fn merge_patch(path: impl Into<String>, body: impl Into<Bytes>) -> Self {
+    pub(crate) fn merge_patch(path: impl Into<String>, body: impl Into<Bytes>) -> Self {
         let content_type = Some("application/merge-patch+json");
         Self { method: Method::PATCH, path: path.into(), content_type, body: body.into() }
     }
@@ -74,7 +74,7 @@ impl Client {
     ///
     /// # Errors
     /// When that is no certificate.
-    pub(super) fn new(port: u16, ca: &str, token: &str) -> Result<Self> {
+    pub(crate) fn new(port: u16, ca: &str, token: &str) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
             roots.add(certificate?)?;
@@ -88,7 +88,7 @@ impl Client {
     ///
     /// # Errors
     /// When nothing listens there, or it is not who it should be.
-    pub(super) async fn connect(&self) -> Result<Connection> {
+    pub(crate) async fn connect(&self) -> Result<Connection> {
         let connect = async {
             let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
             stream.set_nodelay(true)?;
@@ -106,7 +106,7 @@ impl Client {
     ///
     /// # Errors
     /// When the answer tells of no success.
-    pub(super) async fn ask(&self, ask: &Ask) -> Result<Bytes> {
+    pub(crate) async fn ask(&self, ask: &Ask) -> Result<Bytes> {
         self.connect().await?.body(ask).await
     }
 }
@@ -116,7 +116,7 @@ impl Connection {
     ///
     /// # Errors
     /// When none comes, or it tells of no success.
-    pub(super) async fn head(&mut self, ask: &Ask) -> Result<Incoming> {
+    pub(crate) async fn head(&mut self, ask: &Ask) -> Result<Incoming> {
         let mut request = Request::builder()
             .method(&ask.method)
             .uri(&ask.path)
@@ -145,7 +145,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::head`], and when the body breaks off.
-    pub(super) async fn size(&mut self, ask: &Ask) -> Result<usize> {
+    pub(crate) async fn size(&mut self, ask: &Ask) -> Result<usize> {
         let mut body = self.head(ask).await?;
         let read = async {
             let mut size = 0;
@@ -161,7 +161,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::size`].
-    pub(super) async fn body(&mut self, ask: &Ask) -> Result<Bytes> {
+    pub(crate) async fn body(&mut self, ask: &Ask) -> Result<Bytes> {
         let body = self.head(ask).await?;
         Ok(timeout(LIMIT, body.collect()).await.context("reading an answer")??.to_bytes())
     }
