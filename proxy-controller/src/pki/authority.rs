@@ -307,6 +307,9 @@ impl Files<'_> {
         let key_file = key_file(state.generation);
         // What the library says of a bad key is not repeated: it is about a key.
         let key = KeyPair::from_pem(self.text(&key_file)?).map_err(|_| damaged(&key_file, "not a private key"))?;
+        if key.serialize_pem() != self.text(&key_file)? {
+            return Err(damaged(&key_file, "not a private key as it was written"));
+        }
         let read = (|| Some((issued(&certificate)?, not_after(&certificate)?)))();
         let (issued, not_after) = read.ok_or_else(|| damaged(&file, "its dates are out of range"))?;
         let ca = Ca {

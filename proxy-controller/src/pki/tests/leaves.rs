@@ -172,6 +172,12 @@ fn a_leaf_never_outlives_its_ca() {
     let plan = world.blind();
     assert_eq!(plan.serving.new, Some(Why::Signer));
     assert!(plan.serving.expires > first.ca_expires);
+    // And issued later it is shorter than wanted.
+    world.pass(1000);
+    world.stored.serving = None;
+    let plan = world.blind();
+    assert_eq!((plan.serving.new, plan.serving.expires), (Some(Why::Missing), plan.ca_expires));
+    assert!(world.blind().serving.new.is_none());
 }
 
 #[test]

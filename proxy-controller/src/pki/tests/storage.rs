@@ -70,6 +70,10 @@ fn damage_of_any_file_is_an_error_that_names_it() {
                     let related = file.trim_end_matches(".key").trim_end_matches(".crt");
                     let cross = named.starts_with("cross");
                     assert!(
+                        !file.ends_with(".key") || named == *file,
+                        "{file} is damaged, and the error names {named}: {what}"
+                    );
+                    assert!(
                         named.starts_with(related) || cross,
                         "{file} is damaged, and the error names {named}: {what}"
                     );
@@ -88,6 +92,22 @@ fn a_later_format_and_another_owner_are_refused() {
     assert!(matches!(Authority::decode(&files, &owner), Err(PkiError::Foreign { .. })));
     files.insert("state.json".into(), br#"{"format": 2, "anything": "else"}"#.to_vec());
     assert_eq!(Authority::decode(&files, &world.wanted.owner).unwrap_err(), PkiError::Format { found: 2, known: 1 });
+}
+
+#[test]
+fn cas_out_of_order_are_damage() {
+    let (world, files) = busy();
+    let state = str::from_utf8(&files["state.json"]).unwrap();
+    let mut wrong: serde_json::Value = serde_json::from_str(state).unwrap();
+    wrong["lastGeneration"] = 3.into();
+    let mut swapped: serde_json::Value = serde_json::from_str(state).unwrap();
+    swapped["retired"].as_array_mut().unwrap().reverse();
+    for state in [wrong, swapped] {
+        let mut files = files.clone();
+        files.insert("state.json".into(), state.to_string().into_bytes());
+        let error = Authority::decode(&files, &world.wanted.owner).unwrap_err();
+        assert!(matches!(&error, PkiError::Damaged { file, .. } if file == "state.json"), "{error}");
+    }
 }
 
 /// The lines that hold the secret number of a key; the rest is the public key.
