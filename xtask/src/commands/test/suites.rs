@@ -56,12 +56,21 @@ const SUITES: [Suite; 5] = [
     },
     Suite {
         name: "unit",
-        what: "every crate's own tests, those on a real etcd included",
+        what: "every crate's own tests, those on a real etcd or API server included",
         default: true,
         limit: minutes(40),
         kind: Kind::Crates {
             without: "e2e",
-            tools: &[Tool::Etcd, Tool::Etcd35, Tool::Etcd36, Tool::Etcdctl, Tool::Descriptors, Tool::OpenapiMeta],
+            tools: &[
+                Tool::Etcd,
+                Tool::Etcd35,
+                Tool::Etcd36,
+                Tool::Etcdctl,
+                Tool::KubeApiserver,
+                Tool::Kubectl,
+                Tool::Descriptors,
+                Tool::OpenapiMeta,
+            ],
         },
     },
     Suite {
