@@ -71,7 +71,7 @@ pub struct Upstreams {
 }
 
 /// How many keys to ask for at once, so that answers stay below a bound in bytes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct PageSize(i64);
 
 // === impl SharedConfig ===
@@ -196,7 +196,7 @@ impl Shared {
 
 impl PageSize {
     /// After an answer that was refused for its size: a smaller page, or none if that cannot be it.
-    fn after(&self, status: &Status) -> Option<Self> {
+    fn after(self, status: &Status) -> Option<Self> {
         // tonic's own status; etcd's texts begin with its name.
         let too_large = status.code() == Code::OutOfRange && status.message().contains("message length too large");
         (too_large && self.0 > 1).then(|| Self((self.0 / 4).max(1)))

@@ -114,7 +114,9 @@ impl Deletion {
     pub async fn step(&mut self) -> Result<Option<Progress>, SharedError> {
         loop {
             let (start, end) = self.prefix.all();
-            let page = self.read(DELETE, (self.next.clone(), end.clone())).await?;
+            let mut size = self.page;
+            let page = self.read(DELETE, (self.next.clone(), end.clone()), &mut size).await?;
+            self.page = size;
             if let Some(last) = page.kvs.last() {
                 let until = page_end(&last.key, &end);
                 let deleted = self.delete(DELETE, (self.next.clone(), until.clone())).await?;
@@ -144,7 +146,7 @@ impl Deletion {
     /// never names a lease of a later owner: the claim is released only when there is no mark, and an heir whom the claim
     /// is given to, keys and leases and all, gets it only after its owner, for whom this deletion works, is gone.
     async fn revoke_some(&mut self) -> Result<Option<Progress>, SharedError> {
-        let marks = self.read(REVOKE, self.tenant.lease_marks()).await?;
+        let marks = self.read(REVOKE, self.tenant.lease_marks(), &mut PageSize(LEASES_PER_PAGE)).await?;
         if marks.kvs.is_empty() {
             self.progress.leases_left = 0;
             return Ok(None);
@@ -178,27 +180,24 @@ impl Deletion {
         self.delete(REVOKE, (mark, Bytes::new())).await.map(drop)
     }
 
-    /// The first keys of a range, without values; smaller pages if the answer is too large.
+    /// The first keys of a range, without values; `page` becomes smaller if they are too long for so many.
     async fn read(
-        &mut self,
+        &self,
         doing: &'static str,
         (key, range_end): (Bytes, Bytes),
+        page: &mut PageSize,
     ) -> Result<RangeResponse, SharedError> {
         let mut kv = self.shared.pages();
         loop {
-            let limit = if doing == REVOKE { LEASES_PER_PAGE } else { self.page.0 };
             let (key, range_end) = (key.clone(), range_end.clone());
-            let range = RangeRequest { key, range_end, limit, keys_only: true, ..Default::default() };
+            let range = RangeRequest { key, range_end, limit: page.0, keys_only: true, ..Default::default() };
             let request = self.guarded(Request::RequestRange(range));
             let answer = match self.shared.within(doing, kv.txn(request)).await? {
                 Ok(answer) => answer.into_inner(),
-                Err(status) => match self.page.after(&status) {
-                    Some(smaller) => {
-                        self.page = smaller;
-                        continue;
-                    }
-                    None => return Err(self.shared.error(doing, status)),
-                },
+                Err(status) => {
+                    *page = page.after(&status).ok_or_else(|| self.shared.error(doing, status))?;
+                    continue;
+                }
             };
             let answer = answer.succeeded.then_some(answer.responses).ok_or_else(|| self.not_held())?;
             return Ok(match answer.into_iter().next() {

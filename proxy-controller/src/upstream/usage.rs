@@ -81,14 +81,14 @@ impl Shared {
                 Some(last) if answer.more => key = after(&last.key),
                 _ => return Ok(Ok(usage)),
             }
-            page = next_page(&page, bytes);
+            page = next_page(page, bytes);
         }
     }
 }
 
 /// How many keys to ask for after a page of so many bytes. Pages grow slowly, since the next keys may be larger, and shrink
 /// at once.
-fn next_page(page: &PageSize, bytes: i64) -> PageSize {
+fn next_page(page: PageSize, bytes: i64) -> PageSize {
     let fitting = page.0.saturating_mul(PAGE_BYTES) / bytes.max(1);
     PageSize(fitting.min(page.0 * 2).clamp(1, LARGEST_PAGE))
 }
@@ -120,11 +120,11 @@ mod tests {
 
     #[test]
     fn pages_are_about_as_large_in_bytes() {
-        assert_eq!(next_page(&PageSize(64), 0).0, 128);
-        assert_eq!(next_page(&PageSize(64), PAGE_BYTES).0, 64);
-        assert_eq!(next_page(&PageSize(64), PAGE_BYTES * 32).0, 2);
-        assert_eq!(next_page(&PageSize(1), PAGE_BYTES * 32).0, 1);
-        assert_eq!(next_page(&PageSize(LARGEST_PAGE), 1).0, LARGEST_PAGE);
+        assert_eq!(next_page(PageSize(64), 0).0, 128);
+        assert_eq!(next_page(PageSize(64), PAGE_BYTES).0, 64);
+        assert_eq!(next_page(PageSize(64), PAGE_BYTES * 32).0, 2);
+        assert_eq!(next_page(PageSize(1), PAGE_BYTES * 32).0, 1);
+        assert_eq!(next_page(PageSize(LARGEST_PAGE), 1).0, LARGEST_PAGE);
     }
 
     #[test]

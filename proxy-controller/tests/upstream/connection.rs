@@ -1,6 +1,10 @@
 //! Reaching a shared etcd, and saying why it cannot be reached.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use etcd_proxy::{
     meta::DEFAULT_META_PREFIX,
@@ -148,6 +152,7 @@ async fn every_call_ends() {
     eventually("the claim", async || shared.ensure_claim(&own, "ns/a", "1").await.ok()).await;
     let mut deletion = shared.deletion(&own, "ns/a", "1").await.unwrap().unwrap();
     etcd.signal("STOP");
+    let asked = Instant::now();
     let errors = [
         shared.probe().await.unwrap_err(),
         shared.claims().await.unwrap_err(),
@@ -156,7 +161,10 @@ async fn every_call_ends() {
         shared.usage(&own).await.unwrap_err(),
         deletion.step().await.unwrap_err(),
     ];
+    let waited = asked.elapsed();
     etcd.signal("CONT");
+    // Six times the time limit, and more on a busy machine.
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
     for error in errors {
         let text = error.to_string();
         assert!(matches!(error, SharedError::Timeout { .. }) && text.contains(&etcd.url), "{text}");

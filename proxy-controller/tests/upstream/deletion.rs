@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use etcd_proxy::prefix::Prefix;
 use proxy_controller::upstream::{Claiming, Heirloom, Progress, Release, Shared, SharedError};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
-use crate::etcd::{Etcd, layout, prefix};
+use crate::etcd::{Etcd, PATIENCE, layout, prefix};
 
 const OWNER: (&str, &str) = ("ns/a", "1");
 const MIB: usize = 1 << 20;
@@ -46,7 +46,8 @@ async fn keys_and_leases_go_and_neighbours_stay() {
     direct.put([&layout().tenant(&own).lease_marks().0[..], b"x"].concat(), "", 0).await;
 
     let mut reports = Vec::new();
-    let done = shared.delete_data(&own, OWNER.0, OWNER.1, |progress| reports.push(progress)).await.unwrap();
+    let work = shared.delete_data(&own, OWNER.0, OWNER.1, |progress| reports.push(progress));
+    let done = timeout(PATIENCE, work).await.expect("an end in time").unwrap();
     assert_eq!(done, Progress { keys_deleted: 1323, keys_left: 0, leases_revoked: 122, leases_left: 0 });
     assert!(reports.len() >= 5, "{reports:?}");
     assert!(reports.windows(2).all(|two| two[0].keys_deleted <= two[1].keys_deleted), "{reports:?}");
