@@ -147,6 +147,14 @@ impl Shared {
         read.map_err(|status| self.error(LIST, status))
     }
 
+    /// Whether the owner holds `prefix`.
+    ///
+    /// # Errors
+    /// When the claim cannot be read, or the shared etcd does not answer.
+    pub async fn holds(&self, prefix: &Prefix, owner: &str, uid: &str) -> Result<bool, SharedError> {
+        Ok(self.claim_of(prefix, owner, uid).await?.is_some())
+    }
+
     /// The owner's claim of `prefix`, if it holds it.
     pub(super) async fn claim_of(&self, prefix: &Prefix, owner: &str, uid: &str) -> Result<Option<Held>, SharedError> {
         const READ: &str = "read the claim";
