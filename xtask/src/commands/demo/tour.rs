@@ -114,9 +114,11 @@ fn keys(cluster: &Cluster) -> Result<()> {
         let etcdctl = tenant.managed()?.etcdctl(node, &cluster.tools)?;
         if !named {
             named = true;
-            println!("\n  alias etcdctl={}", etcdctl.program().display());
-            println!("  # Stands in for the cluster's DNS: leads to Services by the names they have in the cluster.");
-            println!("  export HTTPS_PROXY=http://{}", node.network.proxy());
+            println!(
+                "\n  # The proxy stands in for the cluster's DNS: it leads to Services by the names they have there."
+            );
+            let (proxy, program) = (node.network.proxy(), etcdctl.program().display());
+            println!("  alias etcdctl='HTTPS_PROXY=http://{proxy} {program}'");
         }
         println!("\n  # Through {who}, with the certificate from the Secret in the tenant's namespace:");
         let keys = show_keys(&etcdctl, "")?;
