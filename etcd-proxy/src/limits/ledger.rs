@@ -293,6 +293,9 @@ mod tests {
         assert_eq!(over.reserve(amount(-1, -1), 0), Verdict::Fits);
         assert_eq!(over.reserve(amount(0, 0), 0), Verdict::Fits);
         assert_eq!(over.reserve(amount(0, 1), 0), Verdict::Beyond(Exceeded::Bytes));
+        // Beyond one quota, what adds nothing there is judged by the other one.
+        let mut keys_over = ledger(Some(5), Some(1000), amount(9, 500));
+        assert_eq!(keys_over.reserve(amount(0, 500), 0), Verdict::Fits);
     }
 
     #[test]
