@@ -213,9 +213,9 @@ pub enum PkiError {
     #[error("the CA's Secret belongs to {found}, not to {wanted}")]
     Foreign {
         /// Whose it is.
-        found: Owner,
+        found: Box<Owner>,
         /// Whose it should be.
-        wanted: Owner,
+        wanted: Box<Owner>,
     },
     /// A name that cannot be in a certificate.
     #[error("{name:?} cannot be a DNS name of the serving certificate")]

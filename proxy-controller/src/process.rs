@@ -1,6 +1,6 @@
 //! The running process: everything put together, and taken apart in order.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use etcd_proxy::{
@@ -8,6 +8,7 @@ use etcd_proxy::{
     drain::{Shutdown, Signals},
 };
 use kube::core::admission::AdmissionRequest;
+use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -56,13 +57,8 @@ pub async fn run(config: Config) -> Result<()> {
     let serving = Serving::new(shutdown.clone(), listening.clone(), connections.clone(), metrics.connections.clone());
     serving.serve(listeners, probes, webhook, certificate.clone());
     if let Some(certificate) = certificate.clone() {
-        let (stop, loaded) = (shutdown.closing().clone(), readiness.wait_for("webhook-certificate"));
-        background.spawn(async move {
-            tokio::join!(certificate.follow(&stop), async {
-                certificate.loaded().await;
-                loaded.done();
-            });
-        });
+        let stop = shutdown.closing().clone();
+        background.spawn(async move { certificate.follow(&stop).await });
     }
     let watching = stores::watch(&client, &config.namespace, &background, shutdown.closing());
     {
@@ -76,15 +72,23 @@ pub async fn run(config: Config) -> Result<()> {
     }
 
     let leading = lead(&config, kubeconfig, client, watching, certificate, &metrics, shutdown.leaving());
-    let outcome = tokio::select! {
-        outcome = leading => outcome,
+    let mut leading = pin!(leading);
+    let ended = tokio::select! {
+        outcome = leading.as_mut() => Some(outcome),
         signal = signals.next() => {
             tracing::info!(signal, "ending");
-            Ok(())
+            None
         }
     };
     let settings = ShutdownSettings { delay: config.shutdown_delay, drain_timeout: DRAIN };
-    shutdown.run(settings, &mut signals, &connections).await;
+    let finish = async {
+        match ended {
+            Some(outcome) => outcome,
+            // Told to leave, it finishes its passes and gives the lead back: the other replica need not wait for its end.
+            None => timeout(config.shutdown_delay + DRAIN, leading).await.unwrap_or(Ok(())),
+        }
+    };
+    let (outcome, ()) = tokio::join!(finish, shutdown.run(settings, &mut signals, &connections));
     background.close();
     background.wait().await;
     outcome

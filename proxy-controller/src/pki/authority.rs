@@ -91,7 +91,8 @@ struct Files<'a>(&'a BTreeMap<String, Vec<u8>>);
 impl Retired {
     /// Whether a certificate of this CA may still be shown by somebody.
     pub(super) fn in_bundle(&self, now: Timestamp) -> bool {
-        !self.ca.expired(now) && !(self.replaced && now >= self.ca.leaves_until)
+        let out_of_use = self.replaced && now >= self.ca.leaves_until;
+        !out_of_use && !self.ca.expired(now)
     }
 }
 
@@ -222,7 +223,7 @@ impl Authority {
         let files = Files(files);
         let state = files.state()?;
         if state.owner != *owner {
-            return Err(PkiError::Foreign { found: state.owner, wanted: owner.clone() });
+            return Err(PkiError::Foreign { found: Box::new(state.owner), wanted: Box::new(owner.clone()) });
         }
         let mut retired = Vec::with_capacity(state.retired.len());
         for one in state.retired {

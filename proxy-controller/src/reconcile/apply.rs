@@ -103,6 +103,7 @@ impl Applier {
             }
         };
         let resource_version = object.resource_version().unwrap_or_default();
+        self.stores.remember_version(id, &resource_version);
         let changed = before.as_ref() != Some(&resource_version);
         let applied =
             Applied { owner: uid.to_owned(), uid: object.uid().unwrap_or_default(), resource_version, digest };

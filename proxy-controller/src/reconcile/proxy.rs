@@ -19,7 +19,7 @@ use crate::{
     pki::Plan,
     policy::{self, ClientTargets, Facts, Reason, Refusal},
     status::{self, Findings, Problem, Rollout},
-    upstream::{Claiming, Heirloom, Holder, Shared},
+    upstream::{Claiming, Heirloom, Holder, Shared, SharedError},
 };
 
 /// How soon a rotation looks again whether proxies use what they were given.
@@ -95,7 +95,10 @@ impl Context {
     pub(super) async fn write_status(&self, proxy: &EtcdProxy, status: &EtcdProxyStatus) -> Result<(), PassError> {
         let api: Api<EtcdProxy> = Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
         match self.apply_status(&api, proxy, status).await {
-            Ok(_) => Ok(()),
+            Ok(written) => {
+                self.stores.remember_status(ObjectRef::from_obj(proxy), written.resource_version());
+                Ok(())
+            }
             // It went meanwhile, or was made anew: what was found out is of another object.
             Err(PassError::Api { source: kube::Error::Api(answer), .. })
                 if answer.code == 404 || answer.code == 409 =>
@@ -179,8 +182,7 @@ impl Pass<'_> {
         let text = String::from_utf8_lossy(prefix.as_bytes()).into_owned();
         let had = self.proxy.status.as_ref().is_some_and(|status| status.prefix.as_ref() == Some(&text));
         self.context.fence.check()?;
-        let (owner, uid) = (self.names.owner(), self.names.uid.clone());
-        let claiming = match shared.ensure_claim(&prefix, &owner, &uid).await {
+        let claiming = match self.claim(shared, &prefix, had).await {
             Ok(claiming) => claiming,
             Err(error) if error.is_unreachable() => {
                 self.findings.upstream = Some(Err(Problem::new("UpstreamUnreachable", error.to_string())));
@@ -211,6 +213,15 @@ impl Pass<'_> {
         self.findings.prefix = Some(Err(refused));
         self.again = BLOCKED;
         Ok(None)
+    }
+
+    /// Claims the prefix; where it was claimed before, a look at that one claim suffices.
+    async fn claim(&self, shared: &Shared, prefix: &Prefix, had: bool) -> Result<Claiming, SharedError> {
+        let (owner, uid) = (self.names.owner(), &self.names.uid);
+        if had && shared.holds(prefix, &owner, uid).await? {
+            return Ok(Claiming::Claimed);
+        }
+        shared.ensure_claim(prefix, &owner, uid).await
     }
 
     /// Takes over what somebody left if the operator has said so. Answers why the prefix cannot be had.

@@ -3,7 +3,11 @@
 //! Of what the controller made only metadata is kept, and only of objects with its label: that somebody changed one is seen by
 //! its resource version.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Secret};
@@ -52,7 +56,17 @@ pub struct Stores {
 
 /// Whom an object was made for, also when its labels have been changed since.
 #[derive(Default)]
-struct Owners(Mutex<BTreeMap<ObjectId, ObjectRef<EtcdProxy>>>);
+struct Owners {
+    owners: Mutex<BTreeMap<ObjectId, ObjectRef<EtcdProxy>>>,
+    own: Mutex<OwnWrites>,
+}
+
+/// The versions that this process wrote last: news of them is no news.
+#[derive(Default)]
+struct OwnWrites {
+    made: HashMap<ObjectId, String>,
+    statuses: HashMap<ObjectRef<EtcdProxy>, String>,
+}
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,12 +272,33 @@ impl Stores {
 
     /// Remembers whom an object is made for.
     pub fn remember_owner(&self, id: &ObjectId, owner: ObjectRef<EtcdProxy>) {
-        self.owners.0.lock().insert(id.clone(), owner);
+        self.owners.owners.lock().insert(id.clone(), owner);
+    }
+
+    /// Remembers which version of an object this process wrote.
+    pub fn remember_version(&self, id: &ObjectId, resource_version: &str) {
+        self.owners.own.lock().made.insert(id.clone(), resource_version.to_owned());
+    }
+
+    /// Remembers which version of an EtcdProxy this process wrote.
+    pub fn remember_status(&self, proxy: ObjectRef<EtcdProxy>, resource_version: Option<String>) {
+        if let Some(resource_version) = resource_version {
+            self.owners.own.lock().statuses.insert(proxy, resource_version);
+        }
     }
 
     /// Forgets the objects of an EtcdProxy that is gone.
     pub fn forget_owner(&self, owner: &ObjectRef<EtcdProxy>) {
-        self.owners.0.lock().retain(|_, of| of != owner);
+        let mut owners = self.owners.owners.lock();
+        let mut own = self.owners.own.lock();
+        own.statuses.remove(owner);
+        owners.retain(|id, of| {
+            let stays = of != owner;
+            if !stays {
+                own.made.remove(id);
+            }
+            stays
+        });
     }
 }
 
@@ -272,7 +307,11 @@ impl Stores {
 impl Owners {
     fn changed<K: Resource>(&self, kind: Kind, object: &K) -> Vec<Change> {
         let id = id_of(kind, object.meta());
-        if let Some(owner) = self.0.lock().get(&id) {
+        // A deletion shows the version that was written last, too, but for another one that the deletion has.
+        if self.own.lock().made.get(&id).is_some_and(|own| object.meta().resource_version.as_ref() == Some(own)) {
+            return vec![];
+        }
+        if let Some(owner) = self.owners.lock().get(&id) {
             return vec![Change::Proxy(owner.clone())];
         }
         let owner = object.annotations().get(OWNER_ANNOTATION).and_then(|owner| owner.split_once('/'));

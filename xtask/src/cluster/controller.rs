@@ -125,7 +125,7 @@ impl ProxyController {
             let args = ["create", "--dry-run=server", "--validate=false", "-f", "-"];
             let outcome = self.kubectl.run_with_input(&args, &probe.to_string())?;
             let refused = !outcome.status.success()
-                && outcome.stderr.contains("denied the request")
+                && outcome.stderr.contains("is invalid")
                 && outcome.stderr.contains("webhook-probe-names-no-upstream");
             if refused { Ok(()) } else { bail!("{}{}", outcome.stdout, outcome.stderr.trim_end()) }
         })
