@@ -4,6 +4,8 @@ use std::{future::Future, path::Path, time::Duration};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::egress;
+
 /// How often a question is asked before it is given up, and how long is waited in between
 /// (k8s.io/apiserver `pkg/server/options/authentication.go`, `DefaultAuthWebhookRetryBackoff`).
 const ATTEMPTS: u32 = 5;
@@ -50,11 +52,29 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<kube::Client, ClientErr
         Some(path) => {
             let wrap = |error| ClientError::Kubeconfig { path: path.display().to_string(), error };
             let file = Kubeconfig::read_from(path).map_err(wrap)?;
-            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)?
+            let own_proxy = has_proxy(&file);
+            let options = KubeConfigOptions::default();
+            let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrap)?;
+            // kube takes the proxy of HTTPS_PROXY to every server; client-go, like all of Go, to none on loopback and
+            // none that NO_PROXY names.
+            let authority = config.cluster_url.authority().map_or("", http::uri::Authority::as_str);
+            if !own_proxy && egress::is_direct(authority) {
+                config.proxy_url = None;
+            }
+            config
         }
         None => kube::Config::incluster().map_err(ClientError::NotInCluster)?,
     };
     kube::Client::try_from(config).map_err(ClientError::Client)
+}
+
+/// Whether the kubeconfig itself names a proxy for the cluster of its current context.
+fn has_proxy(file: &Kubeconfig) -> bool {
+    let context = file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref());
+    let name = context.and_then(|context| context.context.as_ref()).map(|context| &context.cluster);
+    let cluster = file.clusters.iter().find(|cluster| Some(&cluster.name) == name);
+    let proxy = cluster.and_then(|cluster| cluster.cluster.as_ref()).and_then(|cluster| cluster.proxy_url.as_ref());
+    proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
 /// Asks until there is an answer, a refusal, or no more patience. `timeout` bounds each attempt.
@@ -109,5 +129,28 @@ impl DelegationError {
             Self::Kube(kube::Error::HyperError(_) | kube::Error::Service(_)) => true,
             Self::Kube(_) | Self::Timeout(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_counts_if_the_current_context_leads_to_it() {
+        let file = |current: &str, proxy: &str| {
+            Kubeconfig::from_yaml(&format!(
+                "current-context: {current}\n\
+                 contexts: [{{name: one, context: {{cluster: a}}}}, {{name: two, context: {{cluster: b}}}}]\n\
+                 clusters:\n\
+                 - {{name: a, cluster: {{server: https://a, proxy-url: {proxy:?}}}}}\n\
+                 - {{name: b, cluster: {{server: https://b}}}}\n"
+            ))
+            .unwrap()
+        };
+        assert!(has_proxy(&file("one", "http://proxy:1")));
+        assert!(!has_proxy(&file("one", "")));
+        assert!(!has_proxy(&file("two", "http://proxy:1")));
+        assert!(!has_proxy(&file("none", "http://proxy:1")));
     }
 }

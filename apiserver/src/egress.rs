@@ -1,6 +1,8 @@
-//! The way to etcd through an HTTP proxy, if the environment names one: as every client on Go's gRPC takes it, and so
-//! every API server in Go (grpc's internal/resolver/delegatingresolver and internal/transport/proxy.go; the variables
-//! are read as golang.org/x/net/http/httpproxy reads them).
+//! The way out through an HTTP proxy, if the environment names one: as Go's programs take it.
+//!
+//! To etcd every client on Go's gRPC, and so every API server in Go, asks the proxy for a tunnel (grpc's
+//! internal/resolver/delegatingresolver and internal/transport/proxy.go). The variables mean what they mean to
+//! golang.org/x/net/http/httpproxy: loopback and the names in `NO_PROXY` are reached directly.
 
 use std::{net::IpAddr, sync::LazyLock};
 
@@ -12,10 +14,11 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::dial::DialError;
-
 /// The longest answer that a proxy may give before the tunnel, in bytes.
 const ANSWER: usize = 16 * 1024;
+
+/// Why no connection came about.
+pub(crate) type DialError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the environment says of proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +49,7 @@ struct Proxy {
 }
 
 /// Connects to `host:port`, through a tunnel if the environment wants that.
-pub(super) async fn connect(authority: &str) -> Result<TcpStream, DialError> {
+pub(crate) async fn connect(authority: &str) -> Result<TcpStream, DialError> {
     let Some(proxy) = SETTINGS.proxy_for(authority)? else {
         return Ok(TcpStream::connect(authority).await?);
     };
@@ -54,6 +57,11 @@ pub(super) async fn connect(authority: &str) -> Result<TcpStream, DialError> {
         .tunnel(authority)
         .await
         .map_err(|error| format!("through the proxy {} (from HTTPS_PROXY): {error}", proxy.authority).into())
+}
+
+/// Whether `host:port` is reached without a proxy, whatever the environment names.
+pub(crate) fn is_direct(authority: &str) -> bool {
+    SETTINGS.excepts(authority)
 }
 
 // === impl Settings ===

@@ -30,6 +30,7 @@ pub mod storage;
 pub mod table;
 pub mod validation;
 
+mod egress;
 mod quote;
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ mod lane;
 mod lease;
 mod options;
 mod probe;
-mod tunnel;
 mod watch;
 
 use std::{

@@ -26,8 +26,9 @@ use tonic::{
 use super::{
     OptionsError,
     error::{chain, is_transport},
-    range, tunnel,
+    range,
 };
+use crate::egress::{self, DialError};
 
 /// The files of a TLS connection. They are read anew for every connection, so that renewed ones are used without a restart.
 #[derive(Clone, Debug)]
@@ -67,8 +68,6 @@ enum Address {
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
-pub(super) type DialError = Box<dyn std::error::Error + Send + Sync>;
 
 // === impl Target ===
 
@@ -161,7 +160,7 @@ impl Target {
         let io: Box<dyn Io> = match &self.address {
             Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Address::Tcp(authority) => {
-                let stream = tunnel::connect(authority).await?;
+                let stream = egress::connect(authority).await?;
                 stream.set_nodelay(true)?;
                 Box::new(stream)
             }
