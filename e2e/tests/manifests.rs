@@ -36,7 +36,7 @@ fn installed() -> Result<&'static Kubectl> {
         let apply = || without_warning(kubectl, &["apply", "-k", &folder("controller")?]);
         poll::until("the controller's manifests to be accepted", WAIT, apply)?;
         for namespace in ["restaurant", "team-c", "reporting"] {
-            kubectl.ok(&["create", "namespace", namespace])?;
+            kubectl.apply(&[json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})])?;
         }
         without_warning(kubectl, &["apply", "-k", &folder("upstream")?])?;
         let allowed = json!({"spec": {"allowedNamespaces": ["restaurant", "team-c"]}}).to_string();
@@ -328,8 +328,9 @@ fn the_controller_writes_only_what_it_made() -> Result<()> {
         let delete = kubectl.run(&["delete", kind, "foreign", "--namespace=tenant", CONTROLLER])?;
         ensure!(delete.stderr.contains("only objects that it made"), "{delete:?}");
     }
-    let token = json!({"type": "kubernetes.io/service-account-token"});
-    refused(create(&of("Secret", "token", true, token))?, "kubernetes.io/tls or Opaque")?;
+    let mut token = of("Secret", "token", true, json!({"type": "kubernetes.io/service-account-token"}));
+    token["metadata"]["annotations"] = json!({"kubernetes.io/service-account.name": "default"});
+    refused(create(&token)?, "kubernetes.io/tls or Opaque")?;
     let takeover = json!({"spec": {"selector": {"app": "victim"}, "ports": [{"port": 443}]}});
     refused(create(&of("Service", "takeover", true, takeover))?, "ExternalName")?;
     // Its own, also after somebody has taken the label off.
@@ -358,7 +359,9 @@ fn rights_are_what_they_should_be() -> Result<()> {
     kubectl.ok(&["create", "rolebinding", "jane", "--clusterrole=edit", "--user=jane", "--namespace=editors"])?;
     kubectl.ok(&["create", "rolebinding", "joe", "--clusterrole=view", "--user=joe", "--namespace=editors"])?;
     let can = |who: &str, verb: &str, resource: &str, namespace: &str| {
-        let outcome = kubectl.run(&["auth", "can-i", verb, resource, "--namespace", namespace, who])?;
+        // A subresource is a flag; after a slash comes the name.
+        let resource: Vec<_> = resource.split(' ').collect();
+        let outcome = kubectl.run(&[&["auth", "can-i", verb, "--namespace", namespace, who], &*resource].concat())?;
         Ok::<_, anyhow::Error>(outcome.stdout.trim() == "yes")
     };
     let group = "etcd.programming-kubernetes.info";
@@ -369,7 +372,7 @@ fn rights_are_what_they_should_be() -> Result<()> {
     })?;
     let grants = format!("etcdproxygrants.{group}");
     let upstreams = format!("etcdupstreams.{group}");
-    let status = format!("etcdproxies.{group}/status");
+    let status = format!("etcdproxies.{group} --subresource=status");
     for (who, verb, resource, namespace, expected) in [
         ("--as=jane", "delete", proxies.as_str(), "editors", true),
         ("--as=jane", "create", &grants, "editors", true),
@@ -383,10 +386,10 @@ fn rights_are_what_they_should_be() -> Result<()> {
         (CONTROLLER, "delete", &proxies, "editors", false),
         (CONTROLLER, "patch", &upstreams, "editors", false),
         (CONTROLLER, "create", "pods", "etcd-proxy-system", false),
-        (CONTROLLER, "create", "pods/exec", "etcd-proxy-system", false),
+        (CONTROLLER, "create", "pods --subresource=exec", "etcd-proxy-system", false),
         (CONTROLLER, "create", "deployments.apps", "editors", false),
         (CONTROLLER, "create", "deployments.apps", "etcd-proxy-system", true),
-        (CONTROLLER, "create", "serviceaccounts/token", "etcd-proxy-system", false),
+        (CONTROLLER, "create", "serviceaccounts --subresource=token", "etcd-proxy-system", false),
         (CONTROLLER, "update", "secrets", "editors", false),
         (CONTROLLER, "create", "rolebindings.rbac.authorization.k8s.io", "etcd-proxy-system", false),
         (CONTROLLER, "patch", "validatingwebhookconfigurations.admissionregistration.k8s.io", "editors", false),
