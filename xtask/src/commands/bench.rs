@@ -19,8 +19,8 @@ pub struct Command {
     /// Measure less, in minutes, and print the tables only
     #[arg(long)]
     quick: bool,
-    /// Measure only these: etcd-proxy, apiserver, proxy-controller
-    #[arg(long, value_name = "PARTS", value_delimiter = ',')]
+    /// Measure only these
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', value_parser = PARTS)]
     only: Vec<String>,
     /// Write documents and plots into this folder
     #[arg(long, value_name = "FOLDER")]
@@ -36,6 +36,9 @@ const PROGRAMS: [&str; 3] = ["etcd-proxy", "proxy-controller", "bench"];
 /// The originals, and what loads them.
 const TOOLS: [Tool; 6] =
     [Tool::Etcd, Tool::Etcdctl, Tool::EtcdBenchmark, Tool::KubeApiserver, Tool::Kubectl, Tool::SampleApiserver];
+
+/// What can be measured by itself.
+const PARTS: [&str; 3] = ["etcd-proxy", "apiserver", "proxy-controller"];
 
 /// No run takes as long, whatever hangs in it.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
@@ -68,8 +71,11 @@ pub fn run(command: &Command) -> Result<()> {
     if !command.only.is_empty() {
         program.args(["--only", &command.only.join(",")]);
     }
-    let documents = crate::root().join("docs").join("performance");
-    if let Some(folder) = command.out.clone().or_else(|| (!command.quick).then_some(documents)) {
+    let documents = match &command.out {
+        Some(folder) => Some(std::path::absolute(folder)?),
+        None => (!command.quick).then(|| crate::root().join("docs").join("performance")),
+    };
+    if let Some(folder) = documents {
         program.arg("--out").arg(folder);
     }
     program.current_dir(crate::root()).envs(found);
