@@ -93,7 +93,7 @@ fn total(whole: &[u32], fraction: &[u32], unit: u128) -> u128 {
     let (mut below, mut inexact) = (0_u128, false);
     for digit in fraction.iter().rev() {
         let sum = below + u128::from(*digit) * unit;
-        inexact |= sum % 10 != 0;
+        inexact |= !sum.is_multiple_of(10);
         below = sum / 10;
     }
     units.saturating_mul(unit).saturating_add(below).saturating_add(u128::from(inexact))

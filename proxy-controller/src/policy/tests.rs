@@ -229,10 +229,10 @@ fn limits_are_bounded_by_the_upstream() {
 
 #[test]
 fn a_limit_without_default_is_the_most_that_may_be_named() {
-    let upstream = upstream(json!({"defaults": {"limits": {"keys": 5}}, "maxLimits": {"storage": "1Gi"}}));
+    let upstream = upstream(json!({"defaults": {"limits": {"keys": 5}}, "maxLimits": {"storage": "1Gi", "leases": 7}}));
     let applied = limits(&proxy(json!({})), &upstream);
     assert_eq!(applied.storage.unwrap().0, "1Gi");
-    assert_eq!((applied.keys, applied.leases), (Some(5), None));
+    assert_eq!((applied.keys, applied.leases, applied.watches), (Some(5), Some(7), None));
 }
 
 #[test]
