@@ -127,6 +127,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         eprintln!("warning: {warning}");
     }
     let mut parts = Vec::new();
+    let mut outcome = Ok(());
     for product in Product::ALL {
         if !arguments.only.is_empty() && !arguments.only.contains(&product) {
             continue;
@@ -137,20 +138,30 @@ fn run(arguments: &Arguments) -> Result<()> {
             site: Site::create(&arguments.site)?,
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
         };
-        let part = product.run(&bench)?;
-        println!("{}", part.text());
-        parts.push(part);
-        bench.site.remove()?;
+        match product.run(&bench) {
+            Ok(part) => {
+                println!("{}", part.text());
+                parts.push(part);
+                bench.site.remove()?;
+            }
+            // What was measured before is told all the same. The logs stay.
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
     }
     let (all, met) = parts.iter().map(Part::goals).fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
     println!("{met} of {all} goals met.");
     if let Some(warning) = machine.busy() {
         println!("Warning: {warning}.");
     }
-    if let Some(folder) = &arguments.out {
+    if let Some(folder) = &arguments.out
+        && !parts.is_empty()
+    {
         for path in report::write(folder, &parts, &machine)? {
             println!("wrote {}", path.strip_prefix(xtask::root()).unwrap_or(&path).display());
         }
     }
-    Ok(())
+    outcome
 }
