@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// What one tenant may use. Rates and counts are of the tenant as a whole: each replica of a proxy gets its share.
+/// What one tenant may use, as a whole: of rates, requests and watches each replica of a proxy gets its share.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {

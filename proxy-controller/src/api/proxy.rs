@@ -232,9 +232,8 @@ pub struct Certificates {
     pub not_after: Time,
     /// When the present CA expires. It is replaced before.
     pub ca_not_after: Time,
-    /// Until when a client works that read its CA bundle before the last rotation and never again: then its CA expires.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read_once_until: Option<Time>,
+    /// Until when every client works that ever read a CA bundle and never another: then the oldest CA expires.
+    pub read_once_until: Time,
     /// The last `spec.tls.caRotation` that was carried out.
     pub ca_rotation: i64,
     /// Where a rotation of the CA stands.

@@ -194,8 +194,8 @@ pub struct Defaults {
     /// Compute resources of one proxy process.
     #[serde(default = "default_resources")]
     pub resources: Resources,
-    /// Limits of one tenant.
-    #[serde(default = "default_limits")]
+    /// Limits of one tenant. None can be left out: what is absent is as it is by default.
+    #[serde(default = "default_limits", deserialize_with = "filled_limits")]
     pub limits: Limits,
 }
 
@@ -278,6 +278,20 @@ fn default_resources() -> Resources {
         cpu.into_iter().chain([("memory".to_owned(), Quantity(memory.to_owned()))]).collect()
     };
     Resources { requests: quantities(Some("50m"), "32Mi"), limits: quantities(None, "256Mi") }
+}
+
+/// Naming one limit does not take the others away.
+fn filled_limits<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Limits, D::Error> {
+    let (given, default) = (Limits::deserialize(deserializer)?, default_limits());
+    Ok(Limits {
+        storage: given.storage.or(default.storage),
+        keys: given.keys.or(default.keys),
+        requests_per_second: given.requests_per_second.or(default.requests_per_second),
+        burst: given.burst.or(default.burst),
+        concurrent_requests: given.concurrent_requests.or(default.concurrent_requests),
+        watches: given.watches.or(default.watches),
+        leases: given.leases.or(default.leases),
+    })
 }
 
 fn default_limits() -> Limits {

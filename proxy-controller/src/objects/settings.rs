@@ -49,7 +49,7 @@ impl Settings {
         self.limits.storage.as_ref().and_then(Amount::parse).map(Amount::units)
     }
 
-    /// The proxy's flags for the limits, one process of `processes` getting its share of rates and counts.
+    /// The proxy's flags for the limits, one process of `processes` getting its share of rates and of what it counts by itself.
     pub fn limit_flags(&self, processes: i32) -> Vec<(&'static str, String)> {
         let processes = i64::from(processes.max(1));
         let share = |limit: Option<i64>| limit.map(|limit| limit.div_euclid(processes).max(1).to_string());
@@ -62,7 +62,8 @@ impl Settings {
             ("max-requests-burst", share(limits.burst)),
             ("max-concurrent-requests", share(limits.concurrent_requests)),
             ("max-watches", share(limits.watches)),
-            ("max-leases", share(limits.leases)),
+            // The proxies count the tenant's leases, not their own.
+            ("max-leases", whole(limits.leases)),
         ];
         let compaction = match self.compaction {
             CompactionPolicy::Virtual => "virtual",

@@ -112,13 +112,16 @@ fn a_tenant_moves_only_what_it_may() {
     }));
     let mut differing = Vec::new();
     difference("", &plain, &wished, &mut differing);
-    assert_eq!(differing, [
-        "/spec/replicas",
-        "/spec/template/spec/containers/0/resources/limits/memory",
-        "/spec/template/spec/nodeSelector",
-        "/spec/template/spec/tolerations",
-        "/spec/template/spec/topologySpreadConstraints",
-    ]);
+    assert_eq!(
+        differing,
+        [
+            "/spec/replicas",
+            "/spec/template/spec/containers/0/resources/limits/memory",
+            "/spec/template/spec/nodeSelector",
+            "/spec/template/spec/tolerations",
+            "/spec/template/spec/topologySpreadConstraints",
+        ]
+    );
 }
 
 fn difference(path: &str, a: &Value, b: &Value, found: &mut Vec<String>) {

@@ -192,7 +192,7 @@ pub(super) fn summary(plan: &Plan) -> Certificates {
     Certificates {
         not_after: time(not_after),
         ca_not_after: time(plan.ca_expires),
-        read_once_until: Some(time(plan.oldest_read_once_until)),
+        read_once_until: time(plan.oldest_read_once_until),
         ca_rotation: plan.rotation,
         phase: match plan.phase {
             Phase::Stable => RotationPhase::Stable,

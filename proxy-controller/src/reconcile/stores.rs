@@ -16,7 +16,7 @@ use kube::{
     api::DynamicObject,
     core::PartialObjectMeta,
     runtime::{
-        WatchStreamExt as _, metadata_watcher,
+        WatchStreamExt as _,
         reflector::{ObjectRef, Store, store::Writer},
         watcher::{self, watcher},
     },
@@ -90,7 +90,7 @@ pub struct Watching {
 /// Begins to watch. `namespace` is the controller's.
 pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &CancellationToken) -> Watching {
     let (sender, changes) = mpsc::channel(WAITING);
-    let follower = Follower { client: client.clone(), sender, tasks: tasks.clone(), stop: stop.clone() };
+    let follower = Follower { sender, tasks: tasks.clone(), stop: stop.clone() };
     let owners = Arc::new(Owners::default());
 
     let proxies =
@@ -124,7 +124,7 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
     let (secrets, writer) = kube::runtime::reflector::store();
     follower.follow(
         "Secret",
-        metadata_watcher(Api::<Secret>::namespaced(client.clone(), namespace), watcher::Config::default()),
+        watcher(Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), namespace), watcher::Config::default()),
         writer,
         // Those that the controller made are among the others.
         |secret: &PartialObjectMeta<Secret>| match secret.labels().contains_key(UID_LABEL) {
@@ -135,14 +135,14 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
     let mut owned = BTreeMap::new();
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Deployment) {
         let resource = kind.api_resource();
-        let api: Api<DynamicObject> = match kind.is_written_to_tenants() {
+        let api: Api<OwnedMeta> = match kind.is_written_to_tenants() {
             true => Api::all_with(client.clone(), &resource),
             false => Api::namespaced_with(client.clone(), namespace, &resource),
         };
         let writer = Writer::new(resource);
         owned.insert(kind, writer.as_reader());
         let of_owner = owners.clone();
-        follower.follow(kind.name(), metadata_watcher(api, ours()), writer, move |object: &OwnedMeta| {
+        follower.follow(kind.name(), watcher(api, ours()), writer, move |object: &OwnedMeta| {
             of_owner.changed(kind, object)
         });
     }
@@ -151,7 +151,6 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
 }
 
 struct Follower {
-    client: Client,
     sender: mpsc::Sender<Change>,
     tasks: TaskTracker,
     stop: CancellationToken,

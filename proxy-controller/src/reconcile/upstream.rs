@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use etcd_proxy::meta::Held;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{Api, ResourceExt as _, runtime::reflector::ObjectRef};
@@ -114,7 +115,7 @@ impl Context {
             Err(problem) => Err(problem),
             Ok((shared, _)) => match tokio::join!(shared.probe(), shared.claims()) {
                 (Ok(probe), Ok(claims)) => {
-                    self.add_claims(&upstream, &claims.claims, &mut new);
+                    self.add_claims(&claims.claims, &mut new);
                     add_figures(&probe, &mut new);
                     Ok(probe)
                 }
@@ -151,15 +152,10 @@ impl Context {
         Ok(())
     }
 
-    fn add_claims(&self, upstream: &EtcdUpstream, claims: &[etcd_proxy::meta::Held], status: &mut EtcdUpstreamStatus) {
-        let living: BTreeSet<_> = self
-            .stores
-            .proxies
-            .state()
-            .iter()
-            .filter(|proxy| upstream_of(proxy) == upstream.name_any())
-            .filter_map(|proxy| proxy.metadata.uid.clone())
-            .collect();
+    fn add_claims(&self, claims: &[Held], status: &mut EtcdUpstreamStatus) {
+        // Of whichever EtcdUpstream: several may describe one etcd.
+        let living: BTreeSet<_> =
+            self.stores.proxies.state().iter().filter_map(|proxy| proxy.metadata.uid.clone()).collect();
         status.tenants = i64::try_from(claims.len()).ok();
         status.retained = claims
             .iter()

@@ -119,7 +119,8 @@ fn a_renamed_client_gets_a_new_certificate_and_the_others_keep_theirs() {
 #[test]
 fn damage_is_repaired() {
     let intact = World::new().blind().serving.identity;
-    let damages: [(fn(&str, &str) -> (String, String), Why); 8] = [
+    type Damage = fn(&str, &str) -> (String, String);
+    let damages: [(Damage, Why); 8] = [
         (|_, key| (String::new(), key.into()), Why::Damaged),
         (|chain, _| (chain.into(), String::new()), Why::Damaged),
         (|chain, key| (chain.replace("BEGIN", "BEGUN"), key.into()), Why::Damaged),
