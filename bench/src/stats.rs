@@ -29,7 +29,7 @@ impl Series {
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
         let upper = *sorted.get(middle)?;
-        let lower = if sorted.len() % 2 == 0 { *sorted.get(middle - 1)? } else { upper };
+        let lower = if sorted.len().is_multiple_of(2) { *sorted.get(middle - 1)? } else { upper };
         Some(Summary { median: f64::midpoint(lower, upper), min: *sorted.first()?, max: *sorted.last()? })
     }
 

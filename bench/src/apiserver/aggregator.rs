@@ -31,7 +31,7 @@ pub(super) fn run(bench: &Bench, servers: &Servers) -> Result<Table> {
     let step = Progress::start("through the aggregator");
     let through = Client::new(servers.kube_apiserver.port(), &servers.kube_apiserver.cluster_ca.pem(), &servers.token)?;
     let verbs = [Verb::Get, Verb::List, Verb::ListAny];
-    let (mut rate, mut p50, mut cpu): ([[Series; 2]; 3], [[Series; 2]; 3], [[Series; 2]; 3]) = Default::default();
+    let [mut rate, mut p50, mut cpu]: [[[Series; 2]; 3]; 3] = Default::default();
     for round in 0..bench.plan.rounds.min(ROUNDS) {
         for index in Servers::turn(round) {
             let Some(server) = servers.both.get(index) else { continue };

@@ -136,7 +136,7 @@ impl<'a> Worker<'a> {
 
     /// Whether the last request left things as they were before the load.
     fn may_end(&self) -> bool {
-        self.verb != Verb::CreateDelete || self.step % 2 == 0
+        self.verb != Verb::CreateDelete || self.step.is_multiple_of(2)
     }
 
     /// One request; the size of its answer.
