@@ -1,6 +1,7 @@
 //! kube-apiserver's audit log: who asked for what.
 
 use std::{
+    collections::BTreeMap,
     io::{BufRead, BufReader},
     path::Path,
 };
@@ -26,12 +27,18 @@ pub struct Request {
     pub name: String,
     /// The status code of the answer.
     pub code: u16,
+    /// When it came, by kube-apiserver's clock; such texts sort as the times do.
+    pub received: String,
+    /// Which of the user's credentials it was made with, as kube-apiserver names it; empty if it does not. Every token of a
+    /// ServiceAccount has its own.
+    pub credential: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event {
     stage: String,
+    request_received_timestamp: String,
     verb: String,
     #[serde(rename = "requestURI")]
     request_uri: String,
@@ -44,6 +51,8 @@ struct Event {
 struct User {
     #[serde(default)]
     username: String,
+    #[serde(default)]
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +75,9 @@ struct Status {
     #[serde(default)]
     code: u16,
 }
+
+/// Where kube-apiserver tells which credential it was (`staging/src/k8s.io/apiserver/pkg/authentication/user/user.go`).
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
 /// Has kube-apiserver log every request, without bodies: Secrets are among them.
 pub(super) fn flags(spec: Spec, policy: &Path, log: &Path) -> Result<Spec> {
@@ -98,24 +110,24 @@ pub(super) fn read(log: &Path, user: &str) -> Result<Vec<Request>> {
 
 impl Event {
     fn request(self) -> Request {
-        let code = self.response_status.map_or(0, |status| status.code);
-        match self.object_ref {
-            Some(ObjectRef { resource, subresource, namespace, name, api_group }) => Request {
-                verb: self.verb,
-                group: api_group,
-                resource: if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") },
-                namespace,
-                name,
-                code,
-            },
-            None => Request {
-                verb: self.verb,
-                group: String::new(),
-                resource: self.request_uri,
-                namespace: String::new(),
-                name: String::new(),
-                code,
-            },
+        // Of a request for no resource there is the path alone.
+        let no_resource = ObjectRef {
+            resource: self.request_uri,
+            subresource: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            api_group: String::new(),
+        };
+        let ObjectRef { resource, subresource, namespace, name, api_group } = self.object_ref.unwrap_or(no_resource);
+        Request {
+            verb: self.verb,
+            group: api_group,
+            resource: if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") },
+            namespace,
+            name,
+            code: self.response_status.map_or(0, |status| status.code),
+            received: self.request_received_timestamp,
+            credential: self.user.extra.get(CREDENTIAL).and_then(|values| values.first()).cloned().unwrap_or_default(),
         }
     }
 }

@@ -168,11 +168,20 @@ impl KubeApiserver {
     /// # Errors
     /// When kube-apiserver gives no token, or the file cannot be written.
     pub fn service_account_kubeconfig(&self, site: &Site, namespace: &str, name: &str) -> Result<PathBuf> {
+        let token = self.service_account_token(namespace, name)?;
+        let path = site.path(format!("{namespace}-{name}.kubeconfig"));
+        self.server.kubeconfig_with_token(&path, name, &token)?;
+        Ok(path)
+    }
+
+    /// A token of a ServiceAccount, different from every other.
+    ///
+    /// # Errors
+    /// When kube-apiserver gives none.
+    pub fn service_account_token(&self, namespace: &str, name: &str) -> Result<String> {
         let namespaced = format!("--namespace={namespace}");
         let token = self.admin.ok(&["create", "token", name, &namespaced, TOKEN_LIFETIME])?;
-        let path = site.path(format!("{namespace}-{name}.kubeconfig"));
-        self.server.kubeconfig_with_token(&path, name, token.trim())?;
-        Ok(path)
+        Ok(token.trim().to_owned())
     }
 
     /// The requests of a user that have been answered so far, in the order of their answers.

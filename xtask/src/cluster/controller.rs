@@ -6,7 +6,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -31,6 +34,7 @@ const READY: Duration = Duration::from_secs(60);
 /// The controller's replicas. Dropping it kills them.
 pub struct ProxyController {
     replicas: Vec<Pod>,
+    credentials: Vec<String>,
     kubectl: Kubectl,
 }
 
@@ -44,7 +48,7 @@ impl ProxyController {
     pub fn start(node: &Node, apiserver: &KubeApiserver, binary: &Path, replicas: usize) -> Result<Self> {
         let kubectl = apiserver.admin().clone();
         install(&kubectl)?;
-        let mut this = Self { replicas: Vec::new(), kubectl };
+        let mut this = Self { replicas: Vec::new(), credentials: Vec::new(), kubectl };
         for _ in 0..replicas {
             this.add_replica(node, apiserver, binary)?;
         }
@@ -59,15 +63,18 @@ impl ProxyController {
         let deployment = self.deployment()?;
         let account = deployment.pointer("/spec/template/spec/serviceAccountName").and_then(Value::as_str);
         let account = account.context("the controller's Deployment names no ServiceAccount")?;
-        // In a pod the token comes as a mounted file; here as a kubeconfig.
-        let kubeconfig = apiserver.service_account_kubeconfig(node.site(), SYSTEM, account)?;
+        // In a pod the token comes as a mounted file; here as a kubeconfig. Every pod has its own.
+        let number = self.replicas.len();
+        let token = apiserver.service_account_token(SYSTEM, account)?;
+        let kubeconfig = node.site().path(format!("{SYSTEM}-{account}-{number}.kubeconfig"));
+        apiserver.server().kubeconfig_with_token(&kubeconfig, account, &token)?;
         let binary = Binary {
             program: &PROXY_CONTROLLER,
             path: binary.to_path_buf(),
             listening: Listening::Loopback,
             further: vec![format!("--kubeconfig={}", kubeconfig.display())],
         };
-        let number = self.replicas.len();
+        self.credentials.push(credential(&token)?);
         self.replicas.push(node.run(&deployment, &binary, number)?);
         if number == 0 {
             self.point_webhook_at(0)?;
@@ -81,6 +88,14 @@ impl ProxyController {
     /// When there are fewer.
     pub fn replica(&self, number: usize) -> Result<&Pod> {
         self.replicas.get(number).with_context(|| format!("there is no replica {number}"))
+    }
+
+    /// How kube-apiserver's audit log names the credential of one of the replicas.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn credential(&self, number: usize) -> Result<&str> {
+        self.credentials.get(number).map(String::as_str).with_context(|| format!("there is no replica {number}"))
     }
 
     /// All replicas.
@@ -135,6 +150,14 @@ impl ProxyController {
     fn deployment(&self) -> Result<Value> {
         self.kubectl.json(&["get", "deployment", NAME, "--namespace", SYSTEM])
     }
+}
+
+/// The name of a token: its `jti` (RFC 7519), as in `pkg/serviceaccount/util.go` of Kubernetes.
+fn credential(token: &str) -> Result<String> {
+    let claims = token.split('.').nth(1).context("the token is no JWT")?;
+    let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims)?)?;
+    let jti = claims.get("jti").and_then(Value::as_str).context("the token has no jti")?;
+    Ok(format!("JTI={jti}"))
 }
 
 /// Applies the manifests and changes the one thing that a machine without pods needs.
