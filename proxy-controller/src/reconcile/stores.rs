@@ -52,6 +52,9 @@ pub struct Stores {
     pub secrets: Store<PartialObjectMeta<Secret>>,
     owned: Arc<BTreeMap<Kind, Store<OwnedMeta>>>,
     owners: Arc<Owners>,
+    /// Held by whoever waits for the caches: of two that wait for one kube store at a time, only the last is woken
+    /// (kube-runtime's DelayedInit, whose oneshot channel keeps one waker).
+    filling: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Whom an object was made for, also when its labels have been changed since.
@@ -146,7 +149,16 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
             of_owner.changed(kind, object)
         });
     }
-    let stores = Stores { proxies, upstreams, grants, deployments, secrets, owned: Arc::new(owned), owners };
+    let stores = Stores {
+        proxies,
+        upstreams,
+        grants,
+        deployments,
+        secrets,
+        owned: Arc::new(owned),
+        owners,
+        filling: Arc::default(),
+    };
     Watching { stores, changes }
 }
 
@@ -224,6 +236,7 @@ impl Stores {
     /// # Errors
     /// When a watch has ended.
     pub async fn filled(&self) -> Result<(), kube::runtime::reflector::store::WriterDropped> {
+        let _filling = self.filling.lock().await;
         self.proxies.wait_until_ready().await?;
         self.upstreams.wait_until_ready().await?;
         self.grants.wait_until_ready().await?;
