@@ -13,7 +13,7 @@ pub mod stores;
 mod upstream;
 mod usage;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use kube::{
@@ -26,6 +26,7 @@ use kube::{
         reflector::ObjectRef,
     },
 };
+use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -38,7 +39,7 @@ use self::{
     usage::Usages,
 };
 use crate::{
-    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdUpstream},
+    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdProxyStatus, EtcdUpstream},
     leader::Fence,
     metrics::{Metrics, Outcome, ReadyState},
     objects::{Names, UpstreamFiles},
@@ -85,8 +86,10 @@ pub struct Context {
     recorder: Recorder,
     metrics: Metrics,
     failures: Failures,
+    /// The statuses that this process wrote last, by uid, with the version that they made.
+    written: Mutex<HashMap<String, (String, EtcdProxyStatus)>>,
     /// When the figures of each EtcdUpstream were last written.
-    figures_told: parking_lot::Mutex<std::collections::HashMap<String, tokio::time::Instant>>,
+    figures_told: Mutex<HashMap<String, tokio::time::Instant>>,
     /// Writes to etcd end with the leadership, too.
     fence: Fence,
     poke: mpsc::Sender<Change>,
@@ -94,7 +97,7 @@ pub struct Context {
 
 /// How often each object has failed in a row.
 #[derive(Default)]
-struct Failures(parking_lot::Mutex<std::collections::HashMap<ObjectRef<EtcdProxy>, u32>>);
+struct Failures(Mutex<HashMap<ObjectRef<EtcdProxy>, u32>>);
 
 /// Why a pass did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -159,7 +162,8 @@ pub async fn run(
         connector: Connector::new(client.clone(), &settings.namespace),
         usages: Usages::default(),
         failures: Failures::default(),
-        figures_told: Default::default(),
+        written: Mutex::default(),
+        figures_told: Mutex::default(),
         client,
         stores,
         metrics,

@@ -263,7 +263,7 @@ fn namespace_missing(status: &Status) -> bool {
 }
 
 /// Whether a resource version is newer than another (KEP-5504: they compare as numbers).
-fn newer(seen: Option<&str>, than: &str) -> bool {
+pub(super) fn newer(seen: Option<&str>, than: &str) -> bool {
     let number = |text: &str| text.parse::<u128>().ok();
     match (seen.and_then(number), number(than)) {
         (Some(seen), Some(than)) => seen > than,

@@ -59,6 +59,7 @@ impl Pass<'_> {
         context.stores.forget_owner(&self.owner);
         context.failures.none(&self.owner);
         context.usages.forget(&self.names.uid);
+        context.written.lock().remove(&self.names.uid);
         context.applier.forget_owner(&self.names.uid);
     }
 

@@ -12,7 +12,11 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Context, PassError, RESYNC, apply::ApplyError, certificates, outcome, upstream_of};
+use super::{
+    Context, PassError, RESYNC,
+    apply::{ApplyError, newer},
+    certificates, outcome, upstream_of,
+};
 use crate::{
     api::{EtcdProxy, EtcdProxyGrant, EtcdProxyStatus, EtcdUpstream, FINALIZER, MANAGER, Mode, Usage},
     objects::{self, Desired, Names, Settings, UpstreamFiles},
@@ -82,8 +86,9 @@ pub(super) fn failed(proxy: Arc<EtcdProxy>, error: &PassError, context: Arc<Cont
 impl Context {
     /// Writes the status if it says something new, and tells what changed.
     async fn report(&self, proxy: &EtcdProxy, findings: &Findings) -> Result<(), PassError> {
-        let old = proxy.status.clone().unwrap_or_default();
-        let new = status::status(proxy, findings, Timestamp::now());
+        let old = self.last_status(proxy);
+        let known = EtcdProxy { status: Some(old.clone()), ..proxy.clone() };
+        let new = status::status(&known, findings, Timestamp::now());
         if new == old {
             return Ok(());
         }
@@ -92,11 +97,22 @@ impl Context {
         Ok(())
     }
 
+    /// The status as it is, also where the cache has not seen yet what this process wrote: nothing is told twice.
+    pub(super) fn last_status(&self, proxy: &EtcdProxy) -> EtcdProxyStatus {
+        let written = proxy.uid().and_then(|uid| self.written.lock().get(&uid).cloned());
+        match written {
+            Some((version, status)) if newer(Some(&version), &proxy.resource_version().unwrap_or_default()) => status,
+            _ => proxy.status.clone().unwrap_or_default(),
+        }
+    }
+
     pub(super) async fn write_status(&self, proxy: &EtcdProxy, status: &EtcdProxyStatus) -> Result<(), PassError> {
         let api: Api<EtcdProxy> = Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
         match self.apply_status(&api, proxy, status).await {
             Ok(written) => {
-                self.stores.remember_status(ObjectRef::from_obj(proxy), written.resource_version());
+                let version = written.resource_version().unwrap_or_default();
+                self.stores.remember_status(ObjectRef::from_obj(proxy), Some(version.clone()));
+                self.written.lock().insert(proxy.uid().unwrap_or_default(), (version, status.clone()));
                 Ok(())
             }
             // It went meanwhile, or was made anew: what was found out is of another object.
