@@ -90,7 +90,8 @@ pub struct EtcdProxySpec {
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamRef {
     /// Its name.
-    #[schemars(length(min = 1, max = 253))]
+    // What is no name of an object would be part of the path of a request that the controller sends.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
 }
 
