@@ -138,6 +138,11 @@ impl Writers {
         }
     }
 
+    /// The number of their process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The writes that failed so far.
     pub fn failures(&self) -> Vec<Failure> {
         self.failures.lock().clone()
