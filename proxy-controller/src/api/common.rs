@@ -17,7 +17,7 @@ pub struct Limits {
     /// space exceeded".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("quantity(self).isGreaterThan(quantity('0'))", "must be greater than 0"))]
-    #[x_kube(validation = ("quantity(self).isLessThan(quantity('9Ei'))", "must be less than 9Ei"))]
+    #[x_kube(validation = ("quantity(self).isLessThan(quantity('8Ei'))", "must be less than 8Ei"))]
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?$"), length(max = 32))]
     pub storage: Option<Quantity>,
     /// Most live keys.
