@@ -153,7 +153,8 @@ pub(crate) fn follow_phases(client: Client, namespace: &str, name: &str) -> Log<
     Log::start(async move |sender| {
         let mut objects = std::pin::pin!(watcher(api, config).default_backoff().applied_objects());
         while let Some(object) = objects.next().await {
-            let object = object?;
+            // A watch that was lost is begun again.
+            let Ok(object) = object else { continue };
             let certificates = object.data.pointer("/status/certificates");
             let phase = certificates.and_then(|certificates| certificates.get("phase")?.as_str());
             let rotation = certificates.and_then(|certificates| certificates.get("caRotation")?.as_i64());
