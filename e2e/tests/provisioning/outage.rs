@@ -1,0 +1,68 @@
+//! A shared etcd that is away, and comes back.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use xtask::{
+    cluster::{Etcd, SYSTEM},
+    poll,
+    site::{Site, of_tests},
+    tools::Tool,
+};
+
+use crate::world::{SECRET, Tenant, WAIT, cluster, kube, upstream};
+
+#[test]
+fn an_upstream_that_goes_down_and_comes_back_is_told() -> Result<()> {
+    let cluster = cluster()?;
+    // One of its own: the other is kube-apiserver's, too.
+    let site = Site::create(&of_tests().join("provisioning-second-etcd"))?;
+    let etcd = Etcd::start(&site, &cluster.tools, Tool::Etcd)?;
+    let endpoint = etcd.endpoint("second")?;
+    let read = |path: &Path| Ok::<_, anyhow::Error>(STANDARD.encode(std::fs::read(path)?));
+    let secret = |name: &str, data: Value| {
+        let metadata = json!({"namespace": SYSTEM, "name": name});
+        kube()?.create(&SECRET, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}))
+    };
+    let tls = json!({"caSecretRef": {"name": "second-ca"}, "clientSecretRef": {"name": "second-client"}});
+    upstream("second", json!({"endpoints": [endpoint.url], "tls": tls}))?;
+    let tenant = Tenant::create("outage", "db", json!({"upstreamRef": {"name": "second"}}))?;
+    let message = tenant.wait("UpstreamReachable", "False", "UpstreamSecretMissing")?;
+    ensure!(message.contains(&format!("Secret {SYSTEM}/second-ca")), "{message}");
+    tenant.wait("Ready", "False", "UpstreamSecretMissing")?;
+    secret("second-ca", json!({"ca.crt": read(&endpoint.ca)?}))?;
+    secret("second-client", json!({"tls.crt": read(&endpoint.client.cert)?, "tls.key": read(&endpoint.client.key)?}))?;
+    tenant.wait("UpstreamReachable", "True", "Answering")?;
+    tenant.wait_provided()?;
+    let (prefix, made) = (tenant.prefix()?, tenant.made()?);
+    let reachable = |expected: &str| {
+        poll::until(&format!("Reachable={expected} of the EtcdUpstream"), WAIT, || {
+            let upstream = cluster.kubectl().json(&["get", "etcdupstream", "second"])?;
+            let conditions =
+                upstream.pointer("/status/conditions").and_then(Value::as_array).context("no conditions")?;
+            let found = conditions.iter().find(|condition| condition["type"] == "Reachable").context("not told")?;
+            ensure!(found["status"] == expected, "{found}");
+            Ok(())
+        })
+    };
+    reachable("True")?;
+
+    etcd.process.kill9()?;
+    tenant.wait("UpstreamReachable", "False", "UpstreamUnreachable")?;
+    reachable("False")?;
+    // What it has it keeps.
+    ensure!(tenant.prefix()? == prefix && tenant.made()?.keys().eq(made.keys()));
+    tenant.wait_provided()?;
+    etcd.process.start()?;
+    etcd.wait_ready()?;
+    tenant.wait("UpstreamReachable", "True", "Answering")?;
+    reachable("True")?;
+    let told = kube()?.events("outage", &tenant.uid)?;
+    for (reason, times) in [("UpstreamUnreachable", 1), ("PrefixClaimed", 1), ("Answering", 2)] {
+        ensure!(told.get(reason).is_some_and(|notes| notes.len() == times), "{reason}: {told:?}");
+    }
+    drop(etcd);
+    site.remove()
+}
