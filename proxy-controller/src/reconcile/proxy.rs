@@ -116,13 +116,37 @@ impl Context {
                 Ok(())
             }
             // It went meanwhile, or was made anew: what was found out is of another object.
-            Err(PassError::Api { source: kube::Error::Api(answer), .. })
-                if answer.code == 404 || answer.code == 409 =>
-            {
-                Ok(())
-            }
+            Err(error) if self.went(proxy.metadata.uid.as_deref(), &error).await? => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a patch of an EtcdProxy failed because the one with this uid is gone. A conflict alone does not say so: it may
+    /// be with somebody who wrote at the same time.
+    async fn went(&self, uid: Option<&str>, error: &PassError) -> Result<bool, PassError> {
+        match (error, uid) {
+            (PassError::Api { source: kube::Error::Api(answer), .. }, _) if answer.code == 404 => Ok(true),
+            (PassError::Api { source: kube::Error::Api(answer), .. }, Some(uid)) if answer.code == 409 => {
+                Ok(!self.is_alive(uid).await?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether an EtcdProxy with this uid exists, as the API server says: a cache may not know the newest.
+    async fn is_alive(&self, uid: &str) -> Result<bool, PassError> {
+        if uid.is_empty() {
+            // Claimed by hand, or by a version whose records cannot be read: nobody here knows.
+            return Ok(false);
+        }
+        let of_uid = |proxy: &EtcdProxy| proxy.metadata.uid.as_deref() == Some(uid);
+        if self.stores.proxies.find(of_uid).is_some() {
+            return Ok(true);
+        }
+        let proxies: Api<EtcdProxy> = Api::all(self.client.clone());
+        let all =
+            proxies.list_metadata(&ListParams::default()).await.map_err(PassError::api("list all EtcdProxies"))?;
+        Ok(all.items.iter().any(|proxy| proxy.metadata.uid.as_deref() == Some(uid)))
     }
 }
 
@@ -266,7 +290,7 @@ impl Pass<'_> {
         let heirloom = match claiming {
             Claiming::Claimed => return Ok(None),
             Claiming::Overlaps(holder) => return taken(&holder),
-            Claiming::Held(holder) if self.is_alive(&holder.uid).await? => return taken(&holder),
+            Claiming::Held(holder) if self.context.is_alive(&holder.uid).await? => return taken(&holder),
             Claiming::Held(holder) if !adopts => {
                 return left(format!("prefix {prefix} holds what {} left", holder.owner));
             }
@@ -287,22 +311,6 @@ impl Pass<'_> {
             Claiming::Held(holder) | Claiming::Overlaps(holder) => taken(&holder),
             Claiming::HoldsData { .. } => left(format!("prefix {prefix} holds data")),
         }
-    }
-
-    /// Whether an EtcdProxy with this uid exists, as the API server says: a cache may not know the newest.
-    async fn is_alive(&self, uid: &str) -> Result<bool, PassError> {
-        if uid.is_empty() {
-            // Claimed by hand, or by a version whose records cannot be read: nobody here knows.
-            return Ok(false);
-        }
-        let of_uid = |proxy: &EtcdProxy| proxy.metadata.uid.as_deref() == Some(uid);
-        if self.context.stores.proxies.find(of_uid).is_some() {
-            return Ok(true);
-        }
-        let proxies: Api<EtcdProxy> = Api::all(self.context.client.clone());
-        let all =
-            proxies.list_metadata(&ListParams::default()).await.map_err(PassError::api("list all EtcdProxies"))?;
-        Ok(all.items.iter().any(|proxy| proxy.metadata.uid.as_deref() == Some(uid)))
     }
 
     /// What there is to be in mode Deployment; nothing if there can be no certificates.
@@ -457,11 +465,12 @@ impl Pass<'_> {
             "metadata": {"name": self.names.name, "uid": self.names.uid, "finalizers": finalizers},
         });
         let params = PatchParams::apply(MANAGER).force();
-        match api.patch_metadata(&self.names.name, &params, &Patch::Apply(&body)).await {
+        let set = api.patch_metadata(&self.names.name, &params, &Patch::Apply(&body)).await;
+        match set.map_err(PassError::api("set the finalizer")) {
             Ok(_) => Ok(()),
             // It is gone already.
-            Err(kube::Error::Api(answer)) if !wanted && (answer.code == 404 || answer.code == 409) => Ok(()),
-            Err(source) => Err(PassError::Api { doing: "set the finalizer", source }),
+            Err(error) if !wanted && self.context.went(Some(&self.names.uid), &error).await? => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }
