@@ -48,6 +48,7 @@ const PACE: Duration = Duration::from_millis(200);
 /// How long the controller has in the end. What it has given up for a while, it tries again within a minute.
 const CONVERGED: Duration = Duration::from_secs(100);
 
+#[expect(clippy::print_stderr, reason = "who repeats a failed run needs its seed")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_controller_converges_from_any_state_and_never_gives_a_prefix_twice() -> Result<()> {
     let seed = match std::env::var("CONVERGENCE_SEED") {
@@ -58,6 +59,7 @@ async fn the_controller_converges_from_any_state_and_never_gives_a_prefix_twice(
     run(seed).await.with_context(|| format!("with CONVERGENCE_SEED={seed}"))
 }
 
+#[expect(clippy::print_stderr, reason = "what a run came to is worth a line")]
 async fn run(seed: u64) -> Result<()> {
     let cluster = Cluster::start(Options::of_test("convergence")?)?;
     let node = Node::start(&cluster.site, cluster.kubectl(), Duration::ZERO)?;

@@ -158,3 +158,36 @@ impl History {
             .any(|change| change.prefix == prefix && change.revision > revision && change.after.is_none())
     }
 }
+
+/// What it would take to go unnoticed.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(uid: &str) -> Option<Holder> {
+        Some(Holder { owner: format!("red/{uid}"), uid: uid.to_owned(), revision: 1 })
+    }
+
+    #[test]
+    fn prefixes_that_overlap_are_noticed() {
+        let mut history = History::default();
+        for (revision, prefix) in ["/a/b/", "/a!/", "/b/", "/bb/"].into_iter().enumerate() {
+            history.add(prefix.to_owned(), held_by(prefix), revision as i64);
+            history.verify();
+        }
+        assert!(history.violations.is_empty(), "{:?}", history.violations);
+        history.add("/a/".to_owned(), held_by("outer"), 9);
+        history.verify();
+        assert_eq!(history.violations.len(), 1, "{:?}", history.violations);
+    }
+
+    #[test]
+    fn a_release_is_remembered() {
+        let mut history = History::default();
+        history.add("/a/".to_owned(), held_by("one"), 1);
+        history.add("/a/".to_owned(), None, 5);
+        history.add("/a/".to_owned(), held_by("two"), 6);
+        assert!(history.released_since("/a/", 4) && !history.released_since("/a/", 5));
+        assert_eq!(history.held.len(), 1);
+    }
+}
