@@ -175,9 +175,11 @@ impl Scene {
     async fn finish_rotation(&self, rotation: i64) -> Result<()> {
         let wanted = phase("Retiring", rotation);
         self.phases.wait("the new leaves in use", 2 * LIMIT, |all| all.last() == Some(&wanted)).await?;
-        // Behind the leaf comes its CA's certificate by each of the older ones.
-        let length = 1 + usize::try_from(rotation)?;
-        self.delivered("the client's new leaf", |material| Ok(tls::certificates(&material.cert)?.len() == length))
+        let ca = format!("{NAMESPACE}/{NAME} CA {}", rotation + 1);
+        self.delivered("the client's new leaf", |material| {
+            let chain = tls::certificates(&material.cert)?;
+            Ok(tls::names(chain.first().context("there is no leaf")?)?.1.ends_with(&ca))
+        })
     }
 
     /// Waits until the client's files are as wanted.

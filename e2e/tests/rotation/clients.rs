@@ -102,13 +102,18 @@ impl Writer {
         loop {
             tokio::select! {
                 _ = stopped.changed() => return,
-                _ = ticks.tick() => self.once().await,
+                _ = ticks.tick() => {
+                    if !self.once().await {
+                        // hyper takes one more request for a connection that has just ended, and hands it back unsent.
+                        ticks.reset();
+                    }
+                }
             }
         }
     }
 
-    /// Writes the next number where the last one is, and sees what is there instead.
-    async fn once(&mut self) {
+    /// Writes the next number where the last one is, and sees what is there instead. Answers whether there was an answer.
+    async fn once(&mut self) -> bool {
         let from = Timestamp::now();
         let key = self.key.as_str();
         let txn = Txn::new()
@@ -127,7 +132,7 @@ impl Writer {
                 ledger.failures.push(Failure { client, from, to: Timestamp::now(), error: format!("{error:#}") });
                 // Whether it was done, the next one will see.
                 self.next += 1;
-                return;
+                return false;
             }
         };
         if answer.succeeded() {
@@ -135,7 +140,7 @@ impl Writer {
                 *writes += 1;
             }
             (self.last, self.next) = (self.next, self.next + 1);
-            return;
+            return true;
         }
         let found = match answer.op_responses().first() {
             Some(TxnOpResponse::Get(found)) => found.kvs().first().and_then(|kv| kv.value_str().ok()?.parse().ok()),
@@ -150,5 +155,6 @@ impl Writer {
                 self.last = found.unwrap_or(self.last);
             }
         }
+        true
     }
 }

@@ -228,3 +228,42 @@ pub(crate) fn identities<'a>(processes: impl Iterator<Item = &'a Process>) -> Re
     };
     processes.map(identify).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn only_what_was_under_way_at_a_cut_is_forgiven_and_once() {
+        let cuts = [10, 20].map(|at| Cut { from: second(at), to: second(at) });
+        let failure = |client: &str, from: i64, to: i64| {
+            let error = "broken".to_owned();
+            Failure { client: client.to_owned(), from: second(from), to: second(to), error }
+        };
+        let of = |failures: &[Failure]| at_cuts(failures, &cuts).ok();
+        assert_eq!(of(&[failure("a", 9, 11), failure("b", 10, 10), failure("a", 19, 21)]), Some(vec![2, 1]));
+        assert_eq!(of(&[failure("a", 7, 9)]), None, "before the cut");
+        assert_eq!(of(&[failure("a", 11, 12)]), None, "after the cut");
+        assert_eq!(of(&[failure("a", 9, 10), failure("a", 10, 11)]), None, "two of one client at one cut");
+    }
+
+    #[test]
+    fn late_and_needless_renewals_are_seen() {
+        let of = |replaced: i64, issuer: &str| {
+            let leaf = |at: i64, issued: i64, issuer: &str| {
+                let issuer = issuer.to_owned();
+                Leaf { at: second(at), issuer, not_after: second(issued + 60) }
+            };
+            let leaves = [leaf(1, 0, "CA 1"), leaf(replaced, replaced - 1, issuer)];
+            renewed_in_time(&leaves, Duration::from_secs(60)).map(|()| renewals(&leaves)).ok()
+        };
+        assert_eq!(of(43, "CA 1"), Some(1));
+        assert_eq!(of(60, "CA 1"), None, "it had expired");
+        assert_eq!(of(39, "CA 1"), None, "it had a third of its life before it");
+        assert_eq!((of(5, "CA 2"), of(60, "CA 2")), (Some(0), None), "a new CA's leaf may come at any time but late");
+    }
+}
