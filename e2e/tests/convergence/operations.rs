@@ -100,10 +100,11 @@ impl World {
         let random = &mut self.random;
         let spec = match random.random_range(0..6) {
             0 => json!({"limits": {"keys": random.random_range(1_000..200_000)}}),
-            1 => json!({"replicas": random.random_range(1..4)}),
+            1 if !sidecar => json!({"replicas": random.random_range(1..4)}),
             2 if !sidecar => json!({"clients": clients(random, namespace, name)}),
             3 => json!({"tls": {"validity": choose(random, &["1h", "48h", "2160h"])}}),
-            4 => json!({"mode": if sidecar { "Deployment" } else { "Sidecar" }, "clients": []}),
+            // What has no meaning there is refused.
+            4 => json!({"mode": if sidecar { "Deployment" } else { "Sidecar" }, "clients": [], "replicas": null}),
             _ => json!({"deletionPolicy": choose(random, &["Retain", "Delete"])}),
         };
         let uid = text(&proxy, "/metadata/uid");
