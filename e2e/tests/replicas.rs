@@ -1,6 +1,8 @@
 //! Two replicas of the proxy-controller as they are shipped: one acts, the other goes on when that one is gone, and never do
 //! both. Who wrote is kube-apiserver's word: each replica has a token of its own, which the audit log names.
 
+#![expect(clippy::print_stderr, reason = "figures that whoever reads a run wants to see")]
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};

@@ -1,5 +1,7 @@
 //! What the controller may do is what it does; and what a tenant that has every right in its namespaces can get from it.
 
+#![expect(clippy::print_stderr, reason = "figures that whoever reads a run wants to see")]
+
 #[path = "rights/loot.rs"]
 mod loot;
 #[path = "rights/rbac.rs"]
