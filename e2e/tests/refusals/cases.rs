@@ -73,7 +73,8 @@ fn a_prefix_that_is_somebody_elses() -> Result<()> {
         ensure!(claims(cluster, "/wish/held/here/")?.len() == 1, "there is none");
         Ok(())
     })?;
-    let theirs = "spec.prefix: Forbidden: overlaps /wish/held/here/, which rivals/holder holds";
+    let theirs =
+        "spec.prefix: Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none";
     refused(
         kubectl,
         "tenants",
@@ -120,14 +121,14 @@ fn retained_data_without_the_operators_word() -> Result<()> {
         let said = refusal(kubectl, &proxy(namespace, name, &wish("/wish/left/")))?;
         ensure!(
             said.contains(
-                "spec.prefix: Forbidden: /wish/left/ holds what retained/left left; only the operator can give it away, in EtcdUpstream wishes (spec.adoptions)"
+                "spec.prefix: Forbidden: holds what an object that is gone has left; only the operator can give it away, in EtcdUpstream wishes (spec.adoptions)"
             ),
             "{said}"
         );
         // Around it and in it, neither.
         for prefix in ["/wish/left/in/", "/wish/left/in/deep/"] {
             let said = refusal(kubectl, &proxy(namespace, name, &wish(prefix)))?;
-            ensure!(said.contains("spec.prefix: Forbidden: overlaps /wish/left/, which retained/left holds"), "{said}");
+            ensure!(said.contains("spec.prefix: Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none"), "{said}");
         }
     }
     Ok(())

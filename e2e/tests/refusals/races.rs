@@ -66,7 +66,7 @@ async fn utter(client: &Client, (namespace, name, prefix): (&'static str, String
 /// What became of it, once that is decided.
 async fn outcome(client: &Client, wish: &Wish) -> Result<Outcome> {
     if let Err(message) = &wish.stored {
-        ensure!(message.contains("spec.prefix: Forbidden: overlaps /race/"), "{message}");
+        ensure!(message.contains("spec.prefix: Forbidden: is claimed already"), "{message}");
         return Ok(Outcome::Refused);
     }
     let object = api(client, wish.namespace).get(&wish.name).await?;
