@@ -119,6 +119,8 @@ pub fn deployment(names: &Names, settings: &Settings, upstream: &EtcdUpstreamSpe
     let container = Container {
         name: "etcd-proxy".to_owned(),
         image: Some(settings.image.clone()),
+        // What Kubernetes would take it for, said so that a change of it is drift.
+        image_pull_policy: Some(pull_policy(&settings.image).to_owned()),
         args: Some(arguments),
         // Backtraces of a crash are for whoever reads the log.
         env: Some(vec![EnvVar {
@@ -190,6 +192,17 @@ pub fn deployment(names: &Names, settings: &Settings, upstream: &EtcdUpstreamSpe
         ..Default::default()
     };
     Desired::new(Kind::Deployment, &deployment)
+}
+
+/// The default for an image (`SetDefaults_Container` in `pkg/apis/core/v1/defaults.go`): what moves is pulled each time.
+fn pull_policy(image: &str) -> &'static str {
+    // A port of the registry is no tag.
+    let name = image.rsplit('/').next().unwrap_or_default();
+    match name.split_once(':') {
+        _ if image.contains('@') => "IfNotPresent",
+        None | Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
+    }
 }
 
 fn probe(path: &str, period: i32, failures: i32) -> Probe {
