@@ -48,14 +48,14 @@ fn without_a_node_everything_is_there_but_ready() -> Result<()> {
     let base = tenant.base()?;
     let made: Vec<String> = tenant.made()?.keys().map(ToString::to_string).collect();
     let expected = [
-        format!("ConfigMap state/db-etcd-ca"),
+        "ConfigMap state/db-etcd-ca".to_owned(),
         format!("Deployment {SYSTEM}/{base}"),
         format!("NetworkPolicy {SYSTEM}/{base}"),
         format!("Secret {SYSTEM}/{base}-ca"),
         format!("Secret {SYSTEM}/{base}-serving"),
-        format!("Secret state/db-etcd-client"),
+        "Secret state/db-etcd-client".to_owned(),
         format!("Service {SYSTEM}/{base}"),
-        format!("Service state/db-etcd"),
+        "Service state/db-etcd".to_owned(),
         format!("ServiceAccount {SYSTEM}/{base}"),
     ];
     let sorted = |mut names: Vec<String>| {

@@ -102,6 +102,7 @@ fn claim_key(prefix: &str) -> String {
 
 /// Kube-apiserver admits both, mostly: the webhook sees no claim yet. Then it is the claims' Txn that decides.
 #[test]
+#[expect(clippy::print_stdout, reason = "how often the claims decided is told with --nocapture")]
 fn of_two_that_overlap_exactly_one_gets_the_prefix_a_hundred_times() -> Result<()> {
     let cluster = cluster()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
