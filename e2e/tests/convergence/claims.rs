@@ -66,23 +66,20 @@ impl Claims {
     /// The history up to now.
     pub(super) async fn history(&self) -> Result<History> {
         let mut client = self.client.clone();
-        let now = client.get(CLAIMS, Some(GetOptions::new().with_prefix())).await?;
-        let newest = now.kvs().iter().map(etcd_client::KeyValue::mod_revision).max().unwrap_or(0);
-        let count = now.kvs().len();
-        let seen = || {
-            let history = self.history.lock();
-            (history.seen >= newest && history.held.len() == count).then(|| history.clone())
-        };
         let mut ticks = tokio::time::interval(Duration::from_millis(10));
         let waiting = async {
             loop {
                 ticks.tick().await;
-                if let Some(history) = seen() {
-                    return history;
+                // Asked anew each time: it may change before the watch tells.
+                let now = client.get(CLAIMS, Some(GetOptions::new().with_prefix())).await?;
+                let newest = now.kvs().iter().map(etcd_client::KeyValue::mod_revision).max().unwrap_or(0);
+                let history = self.history.lock();
+                if history.seen >= newest && history.held.len() == now.kvs().len() {
+                    return Ok(history.clone());
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), waiting).await.context("the watch of claims is behind")
+        tokio::time::timeout(Duration::from_secs(5), waiting).await.context("the watch of claims is behind")?
     }
 }
 
