@@ -20,6 +20,10 @@ const CONSENTING: &str = "consenting";
 /// The lease lasts for 15 s, and a candidate looks every 4.4 s at the latest.
 const TAKEOVER: Duration = Duration::from_secs(30);
 
+/// Those whose names somebody else has used already.
+const STRANGE: [&str; 6] =
+    ["foreign-secret", "alien-secret", "foreign-map", "alien-map", "foreign-service", "alien-service"];
+
 /// Without a node this is as far as it gets.
 const UNAVAILABLE: &str = "DeploymentUnavailable";
 
@@ -120,20 +124,25 @@ impl Life<'_> {
         let proxies = ManagedProxy::start(node, &own_program("etcd-proxy")?, NAMESPACE, "main")?;
         let etcdctl = proxies.etcdctl(node, &self.cluster.tools)?;
         etcdctl.ok(&["put", "some", "data"])?;
-        self.patch(&["etcdproxy", "main", "--namespace", NAMESPACE], &json!({"spec": {"tls": {"caRotation": 1}}}))?;
-        poll::until("the new CA to be in use", WORK, || {
-            let proxy = self.kubectl.json(&["get", "etcdproxy", "main", "--namespace", NAMESPACE])?;
-            let certificates = proxy.pointer("/status/certificates").context("no certificates")?;
-            let phase = certificates.get("phase").and_then(Value::as_str).unwrap_or_default();
-            ensure!(certificates.get("caRotation").is_some_and(|number| number == 1), "{certificates}");
-            ensure!(matches!(phase, "Retiring" | "Stable"), "{certificates}");
-            Ok(())
-        })?;
+        self.rotated("main", &["Retiring", "Stable"])?;
         // Their pods are no pods of the cluster: they end before the EtcdProxy does.
         for pod in proxies.pods() {
             node.unpublish(pod)?;
         }
         Ok(())
+    }
+
+    /// Asks for a new CA, and waits for a phase that can be reached.
+    fn rotated(&self, name: &str, phases: &[&str]) -> Result<()> {
+        self.patch(&["etcdproxy", name, "--namespace", NAMESPACE], &json!({"spec": {"tls": {"caRotation": 1}}}))?;
+        poll::until("the new CA", WORK, || {
+            let proxy = self.kubectl.json(&["get", "etcdproxy", name, "--namespace", NAMESPACE])?;
+            let certificates = proxy.pointer("/status/certificates").context("no certificates")?;
+            let phase = certificates.get("phase").and_then(Value::as_str).unwrap_or_default();
+            ensure!(certificates.get("caRotation").is_some_and(|number| number == 1), "{certificates}");
+            ensure!(phases.contains(&phase), "{certificates}");
+            Ok(())
+        })
     }
 
     /// Each object is deleted, and comes back.
@@ -180,19 +189,19 @@ impl Life<'_> {
             }
             object
         };
-        for name in ["foreign", "alien"] {
-            self.kubectl.apply(&[
-                foreign("Secret", &format!("{name}-etcd-client"), json!({"stringData": {"a": "b"}})),
-                foreign("ConfigMap", &format!("{name}-etcd-ca"), json!({"data": {"a": "b"}})),
-                foreign(
-                    "Service",
-                    &format!("{name}-etcd"),
-                    json!({"spec": {"type": "ExternalName", "externalName": "example.com"}}),
-                ),
-            ])?;
+        let external = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
+        for (name, objects) in [
+            ("foreign-secret", [foreign("Secret", "foreign-secret-etcd-client", json!({"stringData": {"a": "b"}}))]),
+            ("alien-secret", [foreign("Secret", "alien-secret-etcd-client", json!({"stringData": {"a": "b"}}))]),
+            ("foreign-map", [foreign("ConfigMap", "foreign-map-etcd-ca", json!({"data": {"a": "b"}}))]),
+            ("alien-map", [foreign("ConfigMap", "alien-map-etcd-ca", json!({"data": {"a": "b"}}))]),
+            ("foreign-service", [foreign("Service", "foreign-service-etcd", external.clone())]),
+            ("alien-service", [foreign("Service", "alien-service-etcd", external)]),
+        ] {
+            self.kubectl.apply(&objects)?;
             self.apply(name, json!({}))?;
         }
-        for name in ["foreign", "alien"] {
+        for name in STRANGE {
             poll::until("the conflict to be told of", WORK, || {
                 let conditions = Value::from(conditions(self.kubectl, NAMESPACE, name)?).to_string();
                 ensure!(conditions.contains("TargetExists"), "{conditions}");
@@ -244,7 +253,8 @@ impl Life<'_> {
         let adoption = json!([{"prefix": "/kept/data/", "namespace": NAMESPACE, "name": "heir"}]);
         self.patch(&["etcdupstream", "trusting"], &json!({"spec": {"adoptions": adoption}}))?;
         self.apply("heir", spec)?;
-        self.reason("heir", UNAVAILABLE)
+        self.reason("heir", UNAVAILABLE)?;
+        self.rotated("heir", &["Distributing", "Replacing", "Retiring", "Stable"])
     }
 
     /// Its certificate is lost and damaged, and its bundle is spoilt.
@@ -323,7 +333,7 @@ impl Life<'_> {
 
     /// All of them go, one with its data.
     fn delete(&self) -> Result<()> {
-        for name in ["main", "beside", "foreign", "alien", "heir"] {
+        for name in ["main", "beside", "heir"].into_iter().chain(STRANGE) {
             self.gone(name)?;
         }
         Ok(())
