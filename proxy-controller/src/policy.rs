@@ -222,6 +222,11 @@ impl fmt::Display for Refusal {
 // === impl Reason ===
 
 impl Reason {
+    /// Whether it is about how much of something there may be: more can be cut to that.
+    pub fn is_bound(self) -> bool {
+        matches!(self, Self::LimitsNotAllowed | Self::ReplicasNotAllowed | Self::ResourcesNotAllowed)
+    }
+
     /// The reason of a condition.
     pub fn as_str(self) -> &'static str {
         match self {

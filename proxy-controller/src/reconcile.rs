@@ -13,7 +13,11 @@ pub mod stores;
 mod upstream;
 mod usage;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
 use kube::{
@@ -35,7 +39,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use self::{
     apply::{Applier, ApplyError},
     connection::Connector,
-    stores::{Change, Stores, Watching},
+    stores::{Change, Changes, Stores, Watching},
     usage::Usages,
 };
 use crate::{
@@ -86,13 +90,15 @@ pub struct Context {
     recorder: Recorder,
     metrics: Metrics,
     failures: Failures,
+    /// The EtcdUpstreams that did not answer when they were last looked at.
+    unreachable: Mutex<BTreeSet<String>>,
     /// The statuses that this process wrote last, by uid, with the version that they made.
     written: Mutex<HashMap<String, (String, EtcdProxyStatus)>>,
     /// When the figures of each EtcdUpstream were last written.
     figures_told: Mutex<HashMap<String, tokio::time::Instant>>,
     /// Writes to etcd end with the leadership, too.
     fence: Fence,
-    poke: mpsc::Sender<Change>,
+    changes: Arc<Changes>,
 }
 
 /// How often each object has failed in a row.
@@ -151,9 +157,7 @@ pub async fn run(
     fence: Fence,
     stop: CancellationToken,
 ) {
-    let Watching { stores, mut changes } = watching;
-    // Whoever waits for the lead has seen changes that nobody took up: all objects are looked at now.
-    let (poke, mut pokes) = mpsc::channel(1024);
+    let Watching { stores, changes } = watching;
     let (requests, objects) = mpsc::channel::<ObjectRef<EtcdProxy>>(1024);
     let reporter = Reporter { controller: "proxy-controller".to_owned(), instance: Some(settings.instance.clone()) };
     let context = Arc::new(Context {
@@ -162,13 +166,14 @@ pub async fn run(
         connector: Connector::new(client.clone(), &settings.namespace),
         usages: Usages::default(),
         failures: Failures::default(),
+        unreachable: Mutex::default(),
         written: Mutex::default(),
         figures_told: Mutex::default(),
         client,
         stores,
         metrics,
         fence,
-        poke,
+        changes,
         settings,
     });
     if let Some(Err(error)) = stop.run_until_cancelled(context.stores.filled()).await {
@@ -176,41 +181,11 @@ pub async fn run(
         return;
     }
     let tasks = TaskTracker::new();
-    let upstreams = upstream::Watchers::new(context.clone(), tasks.clone(), stop.clone());
     tasks.spawn(usage::count(context.clone(), stop.clone()));
     tasks.spawn(orphans::sweep(context.clone(), stop.clone()));
     tasks.spawn(fleet(context.clone(), stop.clone()));
-    let feeding = {
-        let (context, stop) = (context.clone(), stop.clone());
-        async move {
-            let mut upstreams = upstreams;
-            let mut everything = context.everything();
-            loop {
-                for object in everything.drain(..) {
-                    upstreams.sync();
-                    if requests.send(object).await.is_err() {
-                        return;
-                    }
-                }
-                let change = tokio::select! {
-                    () = stop.cancelled() => return,
-                    change = changes.recv() => change,
-                    change = pokes.recv() => change,
-                };
-                let Some(change) = change else { return };
-                everything = match change {
-                    Change::Proxy(object) => vec![object],
-                    Change::Upstream(name) => {
-                        upstreams.changed(&name);
-                        context.referring_to(&name)
-                    }
-                    Change::Everything => context.everything(),
-                };
-            }
-        }
-    };
-    tasks.spawn(feeding);
-    let pace = Pace::default().concurrency(context.settings.concurrency).debounce(Duration::from_millis(50));
+    tasks.spawn(feed(context.clone(), requests, tasks.clone(), stop.clone()));
+    let pace = Pace::default().concurrency(context.settings.concurrency);
     let requests = stream::unfold(objects, |mut objects| async move { Some((objects.recv().await?, objects)) });
     let ending = stop.clone();
     Controller::for_stream(stream::pending(), context.stores.proxies.clone())
@@ -223,6 +198,39 @@ pub async fn run(
         .await;
     tasks.close();
     tasks.wait().await;
+}
+
+/// Hands over what is to be looked at: everything at first, then what changed.
+async fn feed(
+    context: Arc<Context>,
+    requests: mpsc::Sender<ObjectRef<EtcdProxy>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
+    let mut upstreams = upstream::Watchers::new(context.clone(), tasks, stop.clone());
+    let mut objects = context.everything();
+    loop {
+        for object in objects {
+            if requests.send(object).await.is_err() {
+                return;
+            }
+        }
+        let Some(changes) = stop.run_until_cancelled(context.changes.next()).await else { return };
+        objects = Vec::new();
+        for change in changes {
+            match change {
+                Change::Proxy(object) => objects.push(object),
+                Change::Upstream(name) => {
+                    upstreams.changed(&name);
+                    objects.extend(context.referring_to(&name));
+                }
+                Change::Everything => {
+                    upstreams.sync();
+                    objects.extend(context.everything());
+                }
+            }
+        }
+    }
 }
 
 /// Keeps the metrics of all proxies.
@@ -287,6 +295,14 @@ impl Context {
         api.patch_status(&object.name_any(), &params, &Patch::Apply(&body))
             .await
             .map_err(PassError::api("write the status"))
+    }
+
+    /// Forgets what was remembered of EtcdProxies that are gone.
+    fn forget_gone(&self, known: &BTreeSet<String>) {
+        self.written.lock().retain(|uid, _| known.contains(uid));
+        self.usages.retain(known);
+        self.applier.retain_owners(known);
+        self.failures.0.lock().retain(|proxy, _| self.stores.proxies.get(proxy).is_some());
     }
 
     /// Tells events. One that cannot be told is not worth a pass.

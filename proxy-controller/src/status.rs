@@ -76,6 +76,10 @@ pub struct Findings {
     pub usage: Option<Usage>,
     /// Whether the quota is reached.
     pub over_quota: bool,
+    /// Wishes beyond a bound that was lowered later: they were cut.
+    pub cut: Vec<Problem>,
+    /// The pass came to its end, with everything as it is to be as far as that is the controller's.
+    pub complete: bool,
     /// The object is going.
     pub deleting: Option<Deleting>,
 }
@@ -98,6 +102,13 @@ impl Problem {
     }
 }
 
+impl Findings {
+    /// Whether this generation was judged, though not all of it is done: refused, or without a prefix.
+    fn is_decided(&self) -> bool {
+        !self.refusals.is_empty() || self.deleting.is_some() || matches!(self.prefix, Some(Err(_)))
+    }
+}
+
 /// The status after a pass. `now` is the time of conditions that changed.
 pub fn status(proxy: &EtcdProxy, findings: &Findings, now: Timestamp) -> EtcdProxyStatus {
     let old = proxy.status.clone().unwrap_or_default();
@@ -107,7 +118,12 @@ pub fn status(proxy: &EtcdProxy, findings: &Findings, now: Timestamp) -> EtcdPro
         .into_iter()
         .map(|(kind, judged)| {
             let before = old.conditions.iter().find(|condition| condition.type_ == kind);
-            condition(kind, judged, before, generation, now)
+            match (judged, before) {
+                (Some(judged), before) => condition(kind, judged, before, generation, now),
+                // Not known now is not otherwise than before.
+                (None, Some(before)) => before.clone(),
+                (None, None) => condition(kind, unknown("NotLookedAt", "this was not looked at yet"), None, generation, now),
+            }
         })
         .collect();
     let prefix = match &findings.prefix {
@@ -118,7 +134,10 @@ pub fn status(proxy: &EtcdProxy, findings: &Findings, now: Timestamp) -> EtcdPro
     };
     EtcdProxyStatus {
         conditions,
-        observed_generation: generation,
+        observed_generation: match findings.complete || findings.is_decided() {
+            true => generation,
+            false => old.observed_generation,
+        },
         endpoint: findings.endpoint.clone().or(old.endpoint).filter(|_| prefix.is_some()),
         prefix,
         replicas: findings.rollout.map(|rollout| rollout.replicas),
@@ -158,14 +177,14 @@ impl From<&Problem> for Judged {
     }
 }
 
-fn judge(mode: Mode, findings: &Findings, had_prefix: bool) -> [(&'static str, Judged); 6] {
+fn judge(mode: Mode, findings: &Findings, had_prefix: bool) -> [(&'static str, Option<Judged>); 6] {
     [
-        (READY, ready(mode, findings, had_prefix)),
-        (PROGRESSING, progressing(findings)),
+        (READY, Some(ready(mode, findings, had_prefix))),
+        (PROGRESSING, Some(progressing(findings))),
         (UPSTREAM_REACHABLE, upstream_reachable(findings)),
         (CERTIFICATES_VALID, certificates_valid(mode, findings)),
         (QUOTA_EXCEEDED, quota_exceeded(findings)),
-        (DEGRADED, degraded(findings)),
+        (DEGRADED, Some(degraded(findings))),
     ]
 }
 
@@ -207,7 +226,7 @@ fn ready(mode: Mode, findings: &Findings, had_prefix: bool) -> Judged {
                 "none of {wanted} proxies is ready ({replicas} exist): look at the Deployment's pods in the controller's namespace"
             ),
         ),
-        (Mode::Deployment, None) => is_not("DeploymentUnavailable", "the Deployment was not looked at yet"),
+        (Mode::Deployment, None) => is_not("DeploymentUnavailable", "there is no Deployment yet"),
     }
 }
 
@@ -226,45 +245,44 @@ fn progressing(findings: &Findings) -> Judged {
             format!("{} of {} proxies are ready as wanted", rollout.ready.min(rollout.updated), rollout.wanted),
         ),
         _ if !findings.refusals.is_empty() => is_not("Refused", "nothing is done while the object is not permitted"),
+        _ if !findings.complete => is_not("Waiting", "something is in the way: see the other conditions"),
         _ => is_not("Settled", "everything is as wanted"),
     }
 }
 
-fn upstream_reachable(findings: &Findings) -> Judged {
-    match &findings.upstream {
-        Some(Ok(())) => is("Answering", "the shared etcd answers"),
-        Some(Err(problem)) => problem.into(),
-        None => unknown("NotAsked", "the shared etcd was not asked"),
+fn upstream_reachable(findings: &Findings) -> Option<Judged> {
+    match findings.upstream.as_ref()? {
+        Ok(()) => Some(is("Answering", "the shared etcd answers")),
+        Err(problem) => Some(problem.into()),
     }
 }
 
-fn certificates_valid(mode: Mode, findings: &Findings) -> Judged {
+fn certificates_valid(mode: Mode, findings: &Findings) -> Option<Judged> {
     match (&findings.certificates, findings.clients.first()) {
-        (Some(Err(problem)), _) => problem.into(),
+        (Some(Err(problem)), _) => Some(problem.into()),
         (_, Some(first)) => {
             let all: Vec<_> = findings.clients.iter().map(|problem| problem.message.as_str()).collect();
-            is_not(first.reason, all.join("; "))
+            Some(is_not(first.reason, all.join("; ")))
         }
-        (Some(Ok(certificates)), None) => {
-            is("Issued", format!("every client has its certificate, the first expires at {}", certificates.not_after.0))
-        }
-        (None, None) if mode == Mode::Sidecar => is("NotUsed", "a sidecar is reached within its pod"),
-        (None, None) => unknown("NotIssued", "no certificates were issued yet"),
+        (Some(Ok(certificates)), None) if findings.complete => Some(is(
+            "Issued",
+            format!("every client has its certificate, the first expires at {}", certificates.not_after.0),
+        )),
+        (None, None) if mode == Mode::Sidecar => Some(is("NotUsed", "a sidecar is reached within its pod")),
+        (_, None) => None,
     }
 }
 
-fn quota_exceeded(findings: &Findings) -> Judged {
-    match &findings.usage {
-        Some(usage) if findings.over_quota => {
-            is("QuotaExceeded", format!("writes that grow the tenant are refused: {} used", usage.summary))
-        }
-        Some(usage) => is_not("BelowQuota", format!("{} used", usage.summary)),
-        None => is_not("NotCounted", "what is stored was not counted yet"),
-    }
+fn quota_exceeded(findings: &Findings) -> Option<Judged> {
+    let usage = findings.usage.as_ref()?;
+    Some(match findings.over_quota {
+        true => is("QuotaExceeded", format!("writes that grow the tenant are refused: {} used", usage.summary)),
+        false => is_not("BelowQuota", format!("{} used", usage.summary)),
+    })
 }
 
 fn degraded(findings: &Findings) -> Judged {
-    let refused = findings.clients.iter().chain(&findings.objects).next();
+    let refused = findings.clients.iter().chain(&findings.objects).chain(&findings.cut).next();
     if let Some(problem) = refused {
         return is(problem.reason, &problem.message);
     }

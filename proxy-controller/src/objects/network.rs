@@ -54,7 +54,8 @@ pub fn disruption_budget(names: &Names) -> Desired {
 }
 
 /// Clients come from the namespaces of the tenant's clients and from the controller, which looks which certificates are in use.
-/// Whether that is enforced is the network plugin's matter.
+/// Metrics, which tell rates and sizes, are for the controller's namespace; policies add up, so an operator lets Prometheus in by
+/// another. Whether that is enforced is the network plugin's matter.
 pub fn network_policy(names: &Names, client_namespaces: &BTreeSet<String>) -> Desired {
     let port = |port: u16| {
         let port = Some(IntOrString::Int(i32::from(port)));
@@ -67,6 +68,7 @@ pub fn network_policy(names: &Names, client_namespaces: &BTreeSet<String>) -> De
         }),
         ..Default::default()
     };
+    let own = vec![namespace(&names.controller_namespace)];
     let clients = client_namespaces.iter().chain([&names.controller_namespace]).map(namespace).collect();
     Desired::new(
         Kind::NetworkPolicy,
@@ -77,8 +79,7 @@ pub fn network_policy(names: &Names, client_namespaces: &BTreeSet<String>) -> De
                 policy_types: Some(vec!["Ingress".to_owned()]),
                 ingress: Some(vec![
                     NetworkPolicyIngressRule { from: Some(clients), ports: port(CLIENT_PORT) },
-                    // Metrics tell sizes and rates, nothing that a tenant stored.
-                    NetworkPolicyIngressRule { from: None, ports: port(METRICS_PORT) },
+                    NetworkPolicyIngressRule { from: Some(own), ports: port(METRICS_PORT) },
                 ]),
                 ..Default::default()
             }),

@@ -66,9 +66,11 @@ pub(super) fn check(proxy: &EtcdProxy, upstream: &EtcdUpstream, claims: Option<&
         Err(_) if proxy.spec.prefix.is_none() => return Vec::new(),
         Err(refusal) => return vec![refusal],
     };
-    let mut refusals: Vec<_> = allowed(&prefix, proxy, upstream).err().into_iter().collect();
-    refusals.extend(claims.into_iter().flatten().filter_map(|held| free(&prefix, held, proxy, upstream).err()));
-    refusals
+    // Who may not have a prefix learns nothing of who has it.
+    if let Err(refusal) = allowed(&prefix, proxy, upstream) {
+        return vec![refusal];
+    }
+    claims.into_iter().flatten().filter_map(|held| free(&prefix, held, proxy, upstream).err()).take(1).collect()
 }
 
 /// Whether the EtcdUpstream allows a prefix, whoever holds it.
@@ -108,18 +110,17 @@ fn free(prefix: &Prefix, held: &HeldPrefix, proxy: &EtcdProxy, upstream: &EtcdUp
     if same && !held.uid.is_empty() && proxy.uid().is_some_and(|uid| uid == held.uid) {
         return Ok(());
     }
-    let owner = held.owner.as_deref().unwrap_or("somebody unknown");
-    let theirs = held.prefix.escape_ascii();
+    // Whose it is, and what exactly, is not this tenant's to know.
     if same && !held.alive {
         if adopts(upstream, prefix.as_bytes(), proxy) {
             return Ok(());
         }
         let message = format!(
-            "{theirs} holds what {owner} left; only the operator can give it away, in EtcdUpstream {} (spec.adoptions)",
+            "holds what an object that is gone has left; only the operator can give it away, in EtcdUpstream {} (spec.adoptions)",
             upstream.name_any()
         );
         return Err(Refusal::forbidden(FIELD, Reason::PrefixHoldsData, message));
     }
-    let message = format!("overlaps {theirs}, which {owner} holds");
+    let message = "is claimed already, or overlaps a prefix that is; wish for another, or for none";
     Err(Refusal::forbidden(FIELD, Reason::PrefixTaken, message))
 }

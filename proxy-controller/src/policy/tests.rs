@@ -189,7 +189,7 @@ fn claims_are_respected() {
     }
     let claims = [held("/t/", "b/y", "u2", true)];
     let refusals = check(&proxy(json!({"prefix": "/t/c/"})), &facts(&upstream, &claims));
-    assert_eq!(refusals[0].to_string(), "spec.prefix: Forbidden: overlaps /t/, which b/y holds");
+    assert_eq!(refusals[0].to_string(), "spec.prefix: Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none");
 }
 
 #[test]

@@ -76,8 +76,11 @@ impl Applier {
     pub async fn apply(&self, owner: &ObjectRef<EtcdProxy>, uid: &str, desired: &Desired) -> Result<bool, ApplyError> {
         let id = &desired.id;
         let digest: [u8; 32] = Sha256::digest(desired.body.to_string()).into();
-        let remembered = self.applied.lock().get(id).cloned();
-        let seen = self.stores.owned(id);
+        // What another EtcdProxy had there is not this one's, nor what only says so by another uid.
+        let remembered = self.applied.lock().get(id).filter(|applied| applied.owner == uid).cloned();
+        let seen = self.stores.owned(id).filter(|seen| {
+            seen.labels.as_ref().and_then(|labels| labels.get(UID_LABEL)).is_some_and(|label| label == uid)
+        });
         if let (Some(remembered), Some(seen)) = (&remembered, &seen)
             && remembered.digest == digest
             && seen.uid.as_deref() == Some(&remembered.uid)
@@ -85,7 +88,6 @@ impl Applier {
         {
             return Ok(false);
         }
-        self.stores.remember_owner(id, owner.clone());
         let own = id.namespace == self.namespace;
         let before = remembered.as_ref().map(|remembered| remembered.resource_version.clone());
         let object = if own {
@@ -103,12 +105,25 @@ impl Applier {
             }
         };
         let resource_version = object.resource_version().unwrap_or_default();
+        self.stores.remember_owner(id, owner.clone());
         self.stores.remember_version(id, &resource_version);
         let changed = before.as_ref() != Some(&resource_version);
         let applied =
             Applied { owner: uid.to_owned(), uid: object.uid().unwrap_or_default(), resource_version, digest };
         self.applied.lock().insert(id.clone(), applied);
         Ok(changed)
+    }
+
+    /// The uid of the object that this process made there for the EtcdProxy with this uid, whatever its labels are now.
+    pub fn made(&self, id: &ObjectId, owner: &str) -> Option<String> {
+        self.applied.lock().get(id).filter(|applied| applied.owner == owner).map(|applied| applied.uid.clone())
+    }
+
+    /// Everything that this process made for the EtcdProxy with this uid, whatever its labels are now.
+    fn all_made(&self, owner: &str) -> Vec<(ObjectId, String)> {
+        let applied = self.applied.lock();
+        let of_owner = applied.iter().filter(|(_, applied)| applied.owner == owner);
+        of_owner.map(|(id, applied)| (id.clone(), applied.uid.clone())).collect()
     }
 
     /// Deletes what was made for the EtcdProxy with this uid and is not among `keep`, as far as the caches know.
@@ -118,8 +133,8 @@ impl Applier {
     pub async fn prune(&self, uid: &str, keep: &BTreeSet<ObjectId>) -> Result<Vec<ObjectId>, ApplyError> {
         let mut gone = Vec::new();
         for (id, object) in self.stores.made_for(uid) {
-            if !keep.contains(&id) {
-                self.delete(&id, object.as_deref()).await?;
+            if !keep.contains(&id) && self.delete(&id, object.as_deref()).await? {
+                self.stores.forget(&id);
                 gone.push(id);
             }
         }
@@ -148,14 +163,19 @@ impl Applier {
                 found.insert(id, object.uid());
             }
         }
+        // Somebody may have taken the labels off this moment.
+        for (id, uid) in self.all_made(uid) {
+            found.entry(id).or_insert(Some(uid));
+        }
         Ok(found)
     }
 
-    /// Deletes an object, if it is still the one with this uid.
+    /// Deletes an object, if it is still the one with this uid. Answers whether it goes: one that only bears the label, in a
+    /// namespace where everybody may write labels, is forbidden to the controller and stays.
     ///
     /// # Errors
-    /// When the API server refuses.
-    pub async fn delete(&self, id: &ObjectId, uid: Option<&str>) -> Result<(), ApplyError> {
+    /// When the API server refuses for another reason.
+    pub async fn delete(&self, id: &ObjectId, uid: Option<&str>) -> Result<bool, ApplyError> {
         let preconditions = Preconditions { uid: uid.map(str::to_owned), resource_version: None };
         let mut params = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
         if id.kind == Kind::Deployment {
@@ -164,8 +184,12 @@ impl Applier {
         }
         self.applied.lock().remove(id);
         match self.api(id).delete(&id.name, &params).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 403 && id.namespace != self.namespace => {
+                tracing::debug!(%id, reason = status.message, "bears the label and is not the controller's to delete");
+                Ok(false)
+            }
             Err(source) => Err(ApplyError::Api { id: id.clone(), source }),
         }
     }
@@ -173,6 +197,11 @@ impl Applier {
     /// Forgets what was applied for an EtcdProxy that is gone.
     pub fn forget_owner(&self, uid: &str) {
         self.applied.lock().retain(|_, applied| applied.owner != uid);
+    }
+
+    /// Forgets what was applied for others than these.
+    pub fn retain_owners(&self, uids: &BTreeSet<String>) {
+        self.applied.lock().retain(|_, applied| uids.contains(&applied.owner));
     }
 
     fn api(&self, id: &ObjectId) -> Api<DynamicObject> {
@@ -188,16 +217,14 @@ impl Applier {
         let params = PatchParams::apply(MANAGER).force();
         match self.api(id).patch(&id.name, &params, &Patch::Apply(&body)).await {
             Ok(object) => Ok(object),
-            // Somebody made it immutable, or of another type: it is made anew, now or in the next pass.
-            Err(kube::Error::Api(status)) if status.code == 422 && uid.is_none() => {
+            // Somebody made it immutable, or anew of another type: it goes, and the next pass makes it again.
+            Err(kube::Error::Api(status)) if is_immutable(&status) && id.kind != Kind::Deployment => {
                 tracing::warn!(%id, reason = status.message, "cannot be changed to what it is to be, and is made anew");
-                self.delete(id, None).await?;
-                let remade = self.api(id).patch(&id.name, &params, &Patch::Apply(&body)).await;
-                remade.map_err(|source| ApplyError::Api { id: id.clone(), source })
-            }
-            Err(kube::Error::Api(status)) if status.code == 422 => {
-                tracing::warn!(%id, reason = status.message, "cannot be changed to what it is to be, and is made anew");
-                self.delete(id, uid).await?;
+                let there = match uid {
+                    Some(uid) => Some(uid.to_owned()),
+                    None => self.stores.owned(id).and_then(|seen| seen.uid),
+                };
+                self.delete(id, there.as_deref()).await?;
                 Err(ApplyError::Api { id: id.clone(), source: kube::Error::Api(status) })
             }
             Err(source) => Err(ApplyError::Api { id: id.clone(), source }),
@@ -249,9 +276,22 @@ impl ApplyError {
         match self {
             Self::Exists(_) => "TargetExists",
             Self::Namespace { .. } => "NamespaceUnavailable",
+            Self::Api { source: kube::Error::Api(status), .. } if status.code == 403 => "ObjectForbidden",
+            Self::Api { source: kube::Error::Api(status), .. } if status.code == 422 => "ObjectInvalid",
             Self::Api { .. } => "ApiError",
         }
     }
+
+    /// Whether the object itself is what is refused, rather than the API server in trouble.
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self.reason(), "ApiError")
+    }
+}
+
+/// Whether an object is refused only since a field of it can never change.
+fn is_immutable(status: &Status) -> bool {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    status.code == 422 && !causes.is_empty() && causes.iter().all(|cause| cause.message.contains("immutable"))
 }
 
 fn namespace_missing(status: &Status) -> bool {

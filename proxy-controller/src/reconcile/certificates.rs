@@ -17,12 +17,13 @@ use k8s_openapi::{
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
+    runtime::reflector::ObjectRef,
 };
 use tokio::time::Instant;
 
 use super::{Context, PassError};
 use crate::{
-    api::{Certificates, DEFAULT_CLIENT, EtcdProxy, MANAGER, RotationPhase},
+    api::{Certificates, DEFAULT_CLIENT, EtcdProxy, MANAGER, RotationPhase, UID_LABEL},
     objects::{Kind, Names, ObjectId, authority_secret},
     pki::{self, Authority, Identity, Observed, Owner, Phase, PkiError, Plan, Stored, Wanted},
     policy::ClientTargets,
@@ -40,35 +41,40 @@ const AT_ONCE: usize = 8;
 struct Kept {
     authority: Authority,
     resource_version: String,
+    /// Whether it bears the labels by which it is found when it is to go.
+    labelled: bool,
 }
 
 impl Context {
-    /// What certificates there are to be, the authority stored already.
+    /// What certificates there are to be, the authority stored already; and the Secrets of clients that are somebody else's.
     pub(super) async fn certificates(
         &self,
         proxy: &EtcdProxy,
         names: &Names,
         targets: &[ClientTargets],
-    ) -> Result<Plan, PassError> {
+    ) -> Result<(Plan, Vec<ObjectId>), PassError> {
         let owner = Owner { namespace: names.namespace.clone(), name: names.name.clone(), uid: names.uid.clone() };
-        let wanted = wanted(proxy, names, owner, targets);
+        // It is not applied like the others, and yet is looked at again when somebody changes it.
+        self.stores.remember_owner(&authority_id(names), ObjectRef::from_obj(proxy));
+        let mut wanted = wanted(proxy, names, owner, targets);
         let kept = self.kept(names, &wanted.owner).await?;
-        let stored = self.stored(names, targets).await?;
+        let (stored, foreign) = self.stored(names, targets).await?;
+        // Nothing is issued that cannot be handed over: it would be issued again in every pass.
+        wanted.clients.retain(|client, _| !foreign.contains_key(client));
         let now = Timestamp::now();
         let authority = kept.as_ref().map(|kept| &kept.authority);
         let mut plan = pki::plan(authority, &stored, &wanted, Observed::default(), now)?;
         if plan.phase.waits_for_proxies()
             && let Some(kept) = &kept
-            && !plan.authority_changed
         {
             let identity = plan.clients.get(DEFAULT_CLIENT).map_or(&plan.serving.identity, |leaf| &leaf.identity);
             let observed = self.look(names, &kept.authority, &plan.bundle, identity, now).await?;
             plan = pki::plan(authority, &stored, &wanted, observed, now)?;
         }
-        if plan.authority_changed {
+        if plan.authority_changed || kept.as_ref().is_some_and(|kept| !kept.labelled) {
             self.keep(names, &plan.authority, kept.map(|kept| kept.resource_version)).await?;
         }
-        Ok(plan)
+        Ok((plan, foreign.into_values().collect()))
     }
 
     async fn kept(&self, names: &Names, owner: &Owner) -> Result<Option<Kept>, PassError> {
@@ -78,8 +84,11 @@ impl Context {
             return Ok(None);
         };
         let resource_version = secret.resource_version().unwrap_or_default();
+        let wanted = authority_secret(names, BTreeMap::new());
+        let labelled = wanted.labels().iter().all(|(label, value)| secret.labels().get(label) == Some(value))
+            && wanted.annotations().iter().all(|(name, value)| secret.annotations().get(name) == Some(value));
         let authority = Authority::decode(&files(secret), owner)?;
-        Ok(Some(Kept { authority, resource_version }))
+        Ok(Some(Kept { authority, resource_version, labelled }))
     }
 
     /// Stores the authority where it was read: whoever has an old view of it fails and looks again.
@@ -94,29 +103,37 @@ impl Context {
             }
             None => secrets.create(&params, &secret).await,
         };
-        stored.map(drop).map_err(PassError::api("store the CA's Secret"))
+        let stored = stored.map_err(PassError::api("store the CA's Secret"))?;
+        self.stores.remember_version(&authority_id(names), &stored.resource_version().unwrap_or_default());
+        Ok(())
     }
 
-    async fn stored(&self, names: &Names, targets: &[ClientTargets]) -> Result<Stored, PassError> {
-        let identity = async |namespace: &str, name: &str| {
-            // What is not labelled as ours is not there.
-            let id = ObjectId { kind: Kind::Secret, namespace: namespace.to_owned(), name: name.to_owned() };
-            if self.stores.owned(&id).is_none() {
-                return Ok(None);
-            }
-            let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-            let secret = secrets.get_opt(name).await.map_err(PassError::api("read a certificate's Secret"))?;
-            let secret = secret.filter(|secret| secret.labels().get(crate::api::UID_LABEL) == Some(&names.uid));
-            Ok::<_, PassError>(secret.and_then(|secret| Stored::identity(&files(secret))))
+    /// The leaves that are stored, asked of the API server: a cache that is behind would have them issued again. And the
+    /// clients whose Secret is somebody else's object.
+    async fn stored(
+        &self,
+        names: &Names,
+        targets: &[ClientTargets],
+    ) -> Result<(Stored, BTreeMap<String, ObjectId>), PassError> {
+        let read = async |id: &ObjectId| {
+            let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &id.namespace);
+            secrets.get_opt(&id.name).await.map_err(PassError::api("read a certificate's Secret"))
         };
-        let mut stored =
-            Stored { serving: identity(&names.controller_namespace, &names.serving()).await?, ..Default::default() };
+        let id = |namespace: &str, name: String| ObjectId { kind: Kind::Secret, namespace: namespace.to_owned(), name };
+        let serving = read(&id(&names.controller_namespace, names.serving())).await?;
+        let serving = serving.and_then(|secret| Stored::identity(&files(secret)));
+        let (mut stored, mut foreign) = (Stored { serving, ..Default::default() }, BTreeMap::new());
         for target in targets {
-            if let Some(found) = identity(&target.namespace, &target.secret).await? {
-                stored.clients.insert(target.client.clone(), found);
+            let id = id(&target.namespace, target.secret.clone());
+            let Some(secret) = read(&id).await? else { continue };
+            let ours = secret.labels().get(UID_LABEL) == Some(&names.uid)
+                || secret.metadata.uid.is_some() && secret.metadata.uid == self.applier.made(&id, &names.uid);
+            match ours {
+                true => stored.clients.extend(Stored::identity(&files(secret)).map(|leaf| (target.client.clone(), leaf))),
+                false => _ = foreign.insert(target.client.clone(), id),
             }
         }
-        Ok(stored)
+        Ok((stored, foreign))
     }
 
     /// What every running proxy shows and accepts. `identity` is shown where no next CA waits to be accepted.
@@ -168,6 +185,11 @@ impl Context {
         }
         Ok(addresses)
     }
+}
+
+/// The Secret of the CA.
+pub(super) fn authority_id(names: &Names) -> ObjectId {
+    ObjectId { kind: Kind::Secret, namespace: names.controller_namespace.clone(), name: names.authority() }
 }
 
 fn wanted(proxy: &EtcdProxy, names: &Names, owner: Owner, targets: &[ClientTargets]) -> Wanted {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::time::Instant;
 
-use super::{PassError, proxy::Pass, upstream_of};
+use super::{PassError, certificates, proxy::Pass, upstream_of};
 use crate::{
     api::{DeletionPolicy, DeletionProgress, EtcdUpstream, FINALIZER},
     objects::Kind,
@@ -20,7 +20,7 @@ use crate::{
 const GOING: Duration = Duration::from_secs(2);
 
 /// How long one pass deletes data before it lets others have their turn.
-const SLICE: Duration = Duration::from_secs(10);
+const SLICE: Duration = Duration::from_secs(2);
 
 /// How often progress is written meanwhile.
 const REPORT: Duration = Duration::from_secs(1);
@@ -35,19 +35,21 @@ impl Pass<'_> {
             self.forget();
             return Ok(true);
         }
-        let made = self.context.applier.made_for(&self.names.uid).await?;
-        for (id, uid) in &made {
-            self.context.applier.delete(id, uid.as_deref()).await?;
+        let mut made = self.context.applier.made_for(&self.names.uid).await?;
+        // Also if somebody took its label away.
+        made.entry(certificates::authority_id(&self.names)).or_default();
+        let mut deployed = false;
+        for (id, uid) in made {
+            self.context.applier.delete(&id, uid.as_deref()).await?;
+            deployed |= id.kind == Kind::Deployment;
         }
-        // A Deployment stays until its pods have gone, and nobody writes any more then.
-        if made.keys().any(|id| id.kind == Kind::Deployment) {
+        // A Deployment stays until its pods have gone, and nobody writes any more then. Others may linger where somebody
+        // else's finalizer holds them; nothing waits for those.
+        if deployed {
             return Ok(self.waits(GOING, "the proxies are going"));
         }
         if !self.without_data().await? {
             return Ok(false);
-        }
-        if !made.is_empty() {
-            return Ok(self.waits(GOING, "the objects made for it are going"));
         }
         self.set_finalizer(false).await?;
         self.forget();
@@ -56,7 +58,6 @@ impl Pass<'_> {
 
     fn forget(&self) {
         let context = self.context;
-        context.stores.forget_owner(&self.owner);
         context.failures.none(&self.owner);
         context.usages.forget(&self.names.uid);
         context.written.lock().remove(&self.names.uid);
@@ -120,13 +121,15 @@ impl Pass<'_> {
         let (owner, uid) = (self.names.owner(), self.names.uid.clone());
         let began = Instant::now();
         let mut told = began;
-        if let Some(mut deletion) = shared.deletion(prefix, &owner, &uid).await? {
+        let deletion = shared.deletion(prefix, &owner, &uid).await?;
+        let held = deletion.is_some();
+        if let Some(mut deletion) = deletion {
             loop {
                 self.context.fence.check()?;
                 let Some(progress) = deletion.step().await? else { break };
                 if began.elapsed() > SLICE {
                     self.tell_progress(prefix, progress);
-                    self.again = Duration::from_millis(100);
+                    self.again = Duration::from_millis(500);
                     return Ok(false);
                 }
                 if told.elapsed() > REPORT {
@@ -140,7 +143,9 @@ impl Pass<'_> {
         self.context.fence.check()?;
         match shared.release(prefix, &owner, &uid).await? {
             Release::Done => {
-                tracing::info!(%prefix, owner, "the data is deleted, and the prefix released");
+                if held {
+                    tracing::info!(%prefix, owner, "the data is deleted, and the prefix released");
+                }
                 Ok(true)
             }
             Release::NotEmpty { keys, leases } => {

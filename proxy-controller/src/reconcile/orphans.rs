@@ -12,6 +12,9 @@ use crate::api::EtcdProxy;
 /// How often they are looked for.
 const EVERY: Duration = Duration::from_secs(600);
 
+/// Most EtcdProxies whose objects are removed in one go.
+const AT_ONCE: usize = 100;
+
 /// Removes them until `stop`.
 pub(super) async fn sweep(context: Arc<Context>, stop: CancellationToken) {
     let mut ticks = interval(EVERY);
@@ -27,6 +30,8 @@ impl Context {
     async fn sweep(&self) -> Result<(), PassError> {
         let known: BTreeSet<_> =
             self.stores.proxies.state().iter().filter_map(|proxy| proxy.metadata.uid.clone()).collect();
+        self.stores.forget_gone();
+        self.forget_gone(&known);
         let mut lost: BTreeSet<_> = self.stores.labelled_uids().difference(&known).cloned().collect();
         if lost.is_empty() {
             return Ok(());
@@ -38,10 +43,12 @@ impl Context {
         for proxy in living {
             proxy.metadata.uid.iter().for_each(|uid| _ = lost.remove(uid));
         }
-        for uid in lost {
-            tracing::warn!(uid, "removing what was made for an EtcdProxy that went without being finalized");
+        // Anybody may write the label, and any number of uids.
+        for uid in lost.into_iter().take(AT_ONCE) {
             for (id, object) in self.applier.made_for(&uid).await? {
-                self.applier.delete(&id, object.as_deref()).await?;
+                if self.applier.delete(&id, object.as_deref()).await? {
+                    tracing::warn!(%id, uid, "removed: its EtcdProxy went without being finalized");
+                }
             }
         }
         Ok(())

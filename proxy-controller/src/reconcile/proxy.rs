@@ -111,7 +111,7 @@ impl Context {
         match self.apply_status(&api, proxy, status).await {
             Ok(written) => {
                 let version = written.resource_version().unwrap_or_default();
-                self.stores.remember_status(ObjectRef::from_obj(proxy), Some(version.clone()));
+                self.stores.remember_status(ObjectRef::from_obj(proxy), &version);
                 self.written.lock().insert(proxy.uid().unwrap_or_default(), (version, status.clone()));
                 Ok(())
             }
@@ -156,11 +156,13 @@ impl Pass<'_> {
         if !self.proxy.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
             self.set_finalizer(true).await?;
         }
+        // As it is, whatever keeps this pass from its end.
+        self.look_at_deployment(None);
         let Some((upstream, clients)) = self.permitted().await? else { return Ok(false) };
         let (shared, files) = match self.context.connected(&upstream).await? {
             Ok(connected) => connected,
             Err(problem) => {
-                self.findings.upstream = Some(Err(problem));
+                self.findings.upstream = Some(Err(seen_by_tenant(&upstream, problem.reason)));
                 self.again = BLOCKED;
                 return Ok(false);
             }
@@ -177,9 +179,10 @@ impl Pass<'_> {
             Mode::Sidecar => (self.for_sidecar(&upstream, &settings, &prefix, &files), None),
         };
         let applied = self.apply(&desired, kept).await;
-        self.look_at_deployment(&settings);
+        self.look_at_deployment(Some(settings.replicas));
         self.count(&settings);
         applied?;
+        self.findings.complete = true;
         Ok(false)
     }
 
@@ -202,6 +205,11 @@ impl Pass<'_> {
             self.context.applier.prune(&self.names.uid, &BTreeSet::new()).await?;
         }
         self.findings.clients = of_clients.iter().map(problem_of).collect();
+        // A bound that was lowered below what an object has asked for cuts it; it keeps nobody from its certificates.
+        let provided = self.context.last_status(self.proxy).prefix.is_some();
+        let (cut, refusals): (Vec<_>, Vec<_>) =
+            refusals.into_iter().partition(|refusal| provided && refusal.reason.is_bound());
+        self.findings.cut = cut.iter().map(problem_of).collect();
         self.findings.refusals = refusals;
         let clients = policy::client_targets(self.proxy).into_iter();
         let clients = clients
@@ -220,27 +228,37 @@ impl Pass<'_> {
             }
         };
         let text = String::from_utf8_lossy(prefix.as_bytes()).into_owned();
-        let had = self.proxy.status.as_ref().is_some_and(|status| status.prefix.as_ref() == Some(&text));
+        let had = self.context.last_status(self.proxy).prefix.as_ref() == Some(&text);
         self.context.fence.check()?;
-        let claiming = match self.claim(shared, &prefix, had).await {
-            Ok(claiming) => claiming,
-            Err(error) if error.is_unreachable() => {
-                self.findings.upstream = Some(Err(Problem::new("UpstreamUnreachable", error.to_string())));
-                self.again = BLOCKED;
+        // Nobody waits for an etcd that did not answer a moment ago: others have theirs to be looked after.
+        let known = self.context.is_reachable(&upstream.name_any());
+        let claiming = match known {
+            false => None,
+            true => match self.claim(shared, &prefix, had).await {
+                Ok(claiming) => Some(claiming),
+                Err(error) if error.is_unreachable() => {
+                    tracing::info!(owner = %self.names.owner(), %error, "the prefix could not be looked at");
+                    None
+                }
                 // What it holds already it goes on holding: certificates are renewed, and objects kept.
-                return match had {
-                    true => {
-                        self.findings.prefix = Some(Ok(text));
-                        Ok(Some(prefix))
-                    }
-                    false => Err(error.into()),
-                };
-            }
-            Err(error) => {
-                self.findings.upstream = Some(Ok(()));
-                self.findings.prefix = Some(Err(Problem::new("ClaimError", error.to_string())));
-                return Err(error.into());
-            }
+                Err(error) if had => {
+                    tracing::warn!(owner = %self.names.owner(), %error, "the claim could not be looked at");
+                    self.findings.upstream = Some(Err(seen_by_tenant(upstream, "ClaimError")));
+                    self.findings.prefix = Some(Ok(text));
+                    return Ok(Some(prefix));
+                }
+                Err(error) => {
+                    self.findings.upstream = Some(Ok(()));
+                    self.findings.prefix = Some(Err(seen_by_tenant(upstream, "ClaimError")));
+                    return Err(error.into());
+                }
+            },
+        };
+        let Some(claiming) = claiming else {
+            self.findings.upstream = Some(Err(seen_by_tenant(upstream, "UpstreamUnreachable")));
+            self.again = BLOCKED;
+            self.findings.prefix = had.then(|| Ok(text));
+            return Ok(had.then_some(prefix));
         };
         self.findings.upstream = Some(Ok(()));
         let refused = match self.inherited(upstream, shared, &prefix, claiming).await? {
@@ -280,24 +298,30 @@ impl Pass<'_> {
             Ok(Some(Problem::new("PrefixHoldsData", message)))
         };
         let taken = |holder: &Holder| {
-            let theirs = holder.prefix.escape_ascii();
-            Ok(Some(Problem::new(
-                "PrefixTaken",
-                format!("prefix {prefix} overlaps {theirs}, which {} holds", holder.owner),
-            )))
+            // Who that is, is not this tenant's to know.
+            tracing::info!(
+                %prefix, holder = holder.owner, holds = %holder.prefix.escape_ascii(), owner = %self.names.owner(),
+                "a prefix is not given: it is taken"
+            );
+            let message = format!("prefix {prefix} is claimed already, or overlaps one that is; wish for another, or for none");
+            Ok(Some(Problem::new("PrefixTaken", message)))
         };
         let adopts = policy::adopts(upstream, prefix.as_bytes(), self.proxy);
         let heirloom = match claiming {
             Claiming::Claimed => return Ok(None),
             Claiming::Overlaps(holder) => return taken(&holder),
             Claiming::Held(holder) if self.context.is_alive(&holder.uid).await? => return taken(&holder),
-            Claiming::Held(holder) if !adopts => {
-                return left(format!("prefix {prefix} holds what {} left", holder.owner));
+            Claiming::Held(_) if !adopts => {
+                return left(format!("prefix {prefix} holds what an object that is gone has left"));
             }
             Claiming::HoldsData { keys, meta_keys } if !adopts => {
                 return left(format!(
                     "prefix {prefix} holds {keys} keys (and {meta_keys} of a proxy's own) that nobody claims"
                 ));
+            }
+            Claiming::Held(holder) if !self.has_left(&holder.uid).await? => {
+                let message = format!("prefix {prefix} is given over when what its former owner ran has gone");
+                return Ok(Some(Problem::new("Pending", message)));
             }
             Claiming::Held(holder) => Heirloom::Claim(holder),
             Claiming::HoldsData { .. } => Heirloom::Data,
@@ -313,6 +337,18 @@ impl Pass<'_> {
         }
     }
 
+    /// Whether nothing runs any more for an EtcdProxy that is gone; what was left because somebody took its finalizer away goes
+    /// now.
+    async fn has_left(&self, uid: &str) -> Result<bool, PassError> {
+        let mut left = true;
+        if !uid.is_empty() {
+            for (id, object) in self.context.applier.made_for(uid).await? {
+                left &= !self.context.applier.delete(&id, object.as_deref()).await?;
+            }
+        }
+        Ok(left)
+    }
+
     /// What there is to be in mode Deployment; nothing if there can be no certificates.
     async fn for_deployment(
         &mut self,
@@ -321,8 +357,8 @@ impl Pass<'_> {
         prefix: &Prefix,
         clients: &[ClientTargets],
     ) -> Result<Option<Vec<Desired>>, PassError> {
-        let plan = match self.context.certificates(self.proxy, &self.names, clients).await {
-            Ok(plan) => plan,
+        let (plan, foreign) = match self.context.certificates(self.proxy, &self.names, clients).await {
+            Ok(planned) => planned,
             Err(PassError::Pki(error)) if certificates::is_lasting(&error) => {
                 self.findings.certificates = Some(Err(Problem::new("CertificateError", error.to_string())));
                 self.again = BLOCKED;
@@ -330,6 +366,11 @@ impl Pass<'_> {
             }
             Err(error) => return Err(error),
         };
+        for id in foreign {
+            let error = ApplyError::Exists(id);
+            self.findings.clients.push(Problem::new(error.reason(), error.to_string()));
+            self.again = self.again.min(BLOCKED);
+        }
         self.schedule(&plan);
         self.findings.certificates = Some(Ok(certificates::summary(&plan)));
         self.findings.rotation = Some(plan.reason.clone());
@@ -396,16 +437,22 @@ impl Pass<'_> {
         for object in desired {
             match applier.apply(&self.owner, &self.names.uid, object).await {
                 Ok(_) => {}
-                Err(error @ (ApplyError::Exists(_) | ApplyError::Namespace { .. })) => {
+                Err(error) => {
                     let problem = Problem::new(error.reason(), error.to_string());
-                    // A client's things concern that client; the address concerns all.
+                    // A client's things concern that client; everything else concerns all.
                     match object.id.kind {
-                        objects::Kind::Secret | objects::Kind::ConfigMap => self.findings.clients.push(problem),
+                        objects::Kind::Secret | objects::Kind::ConfigMap
+                            if object.id.namespace != self.names.controller_namespace =>
+                        {
+                            self.findings.clients.push(problem);
+                        }
                         _ => self.findings.objects.push(problem),
                     }
-                    self.again = self.again.min(BLOCKED);
+                    match error.is_refusal() {
+                        true => self.again = self.again.min(BLOCKED),
+                        false => failed = Some(error),
+                    }
                 }
-                Err(error) => failed = Some(error),
             }
         }
         if let Some(error) = failed {
@@ -423,23 +470,24 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn look_at_deployment(&mut self, settings: &Settings) {
+    /// How the proxies are. `wanted` is known once the settings are.
+    fn look_at_deployment(&mut self, wanted: Option<i32>) {
         if self.proxy.spec.mode != Mode::Deployment {
             return;
         }
         let reference = ObjectRef::new(&self.names.base).within(&self.names.controller_namespace);
         let deployment: Option<Arc<Deployment>> = self.context.stores.deployments.get(&reference);
-        let rollout = deployment.and_then(|deployment| {
-            let status = deployment.status.clone()?;
-            Some(Rollout {
-                wanted: settings.replicas,
+        let rollout = deployment.map(|deployment| {
+            let status = deployment.status.clone().unwrap_or_default();
+            Rollout {
+                wanted: wanted.or(deployment.spec.replicas).unwrap_or(1),
                 replicas: status.replicas.unwrap_or(0),
                 updated: status.updated_replicas.unwrap_or(0),
                 ready: status.ready_replicas.unwrap_or(0),
                 observed: status.observed_generation >= deployment.metadata.generation,
-            })
+            }
         });
-        self.findings.rollout = Some(rollout.unwrap_or(Rollout { wanted: settings.replicas, ..Default::default() }));
+        self.findings.rollout = rollout.or(wanted.map(|wanted| Rollout { wanted, ..Default::default() }));
     }
 
     fn count(&mut self, settings: &Settings) {
@@ -473,6 +521,17 @@ impl Pass<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// What a tenant is told of trouble with the shared etcd; where that is and what it says is the operator's to know.
+fn seen_by_tenant(upstream: &EtcdUpstream, reason: &'static str) -> Problem {
+    let name = upstream.name_any();
+    let message = match reason {
+        "UpstreamUnreachable" => format!("the shared etcd of EtcdUpstream {name} does not answer; its status says more"),
+        "ClaimError" => format!("the claims in the etcd of EtcdUpstream {name} cannot be used; the controller's log says more"),
+        _ => format!("EtcdUpstream {name} cannot be used; its status says why"),
+    };
+    Problem::new(reason, message)
 }
 
 fn problem_of(refusal: &Refusal) -> Problem {

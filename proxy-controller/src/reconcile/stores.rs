@@ -3,6 +3,9 @@
 //! Of what the controller made only metadata is kept, and only of objects with its label: that somebody changed one is seen by
 //! its resource version.
 
+mod changes;
+mod owners;
+
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
@@ -17,22 +20,20 @@ use kube::{
     core::PartialObjectMeta,
     runtime::{
         WatchStreamExt as _,
-        reflector::{ObjectRef, Store, store::Writer},
+        reflector::{self, ObjectRef, Store, store::Writer},
         watcher::{self, watcher},
     },
 };
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::owners::Owners;
+pub use self::changes::{Change, Changes};
 use crate::{
-    api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream, OWNER_ANNOTATION, UID_LABEL},
+    api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream, UID_LABEL},
     objects::{Kind, ObjectId},
 };
-
-/// How many changes may wait to be taken up; whoever brings more waits.
-const WAITING: usize = 1024;
 
 /// An object that the controller made, as far as it is watched.
 pub type OwnedMeta = PartialObjectMeta<DynamicObject>;
@@ -57,84 +58,59 @@ pub struct Stores {
     filling: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Whom an object was made for, also when its labels have been changed since.
-#[derive(Default)]
-struct Owners {
-    owners: Mutex<BTreeMap<ObjectId, ObjectRef<EtcdProxy>>>,
-    own: Mutex<OwnWrites>,
-}
-
-/// The versions that this process wrote last: news of them is no news.
-#[derive(Default)]
-struct OwnWrites {
-    made: HashMap<ObjectId, String>,
-    statuses: HashMap<ObjectRef<EtcdProxy>, String>,
-}
-
-/// What has changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// This EtcdProxy, or something that was made for it.
-    Proxy(ObjectRef<EtcdProxy>),
-    /// This EtcdUpstream, and so everything that refers to it.
-    Upstream(String),
-    /// Something that may concern any EtcdProxy.
-    Everything,
-}
-
-/// What feeds the caches until it is dropped.
+/// What feeds the caches.
+#[derive(Clone)]
 pub struct Watching {
     /// The caches.
     pub stores: Stores,
-    /// What has changed, from the beginning on.
-    pub changes: mpsc::Receiver<Change>,
+    /// What has changed.
+    pub changes: Arc<Changes>,
 }
 
 /// Begins to watch. `namespace` is the controller's.
 pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &CancellationToken) -> Watching {
-    let (sender, changes) = mpsc::channel(WAITING);
-    let follower = Follower { sender, tasks: tasks.clone(), stop: stop.clone() };
-    let owners = Arc::new(Owners::default());
+    let changes = Arc::new(Changes::default());
+    let follower = Follower { changes: changes.clone(), tasks: tasks.clone(), stop: stop.clone() };
+    let (proxies, writer) = reflector::store();
+    let owners = Arc::new(Owners::new(namespace, proxies.clone()));
 
-    let proxies =
-        follower.typed("EtcdProxy", Api::<EtcdProxy>::all(client.clone()), watcher::Config::default(), |proxy| {
-            vec![Change::Proxy(ObjectRef::from_obj(proxy))]
-        });
-    let upstreams = follower.typed(
-        "EtcdUpstream",
-        Api::<EtcdUpstream>::all(client.clone()),
-        watcher::Config::default(),
-        |upstream| vec![Change::Upstream(upstream.name_any())],
-    );
-    // A grant names namespaces and EtcdProxies exactly.
-    let grants = follower.typed(
-        "EtcdProxyGrant",
-        Api::<EtcdProxyGrant>::all(client.clone()),
-        watcher::Config::default(),
-        |grant| {
-            let source = |from: &crate::api::GrantSource| {
-                Change::Proxy(ObjectRef::new(&from.etcd_proxy).within(&from.namespace))
-            };
-            grant.spec.from.iter().map(source).collect()
-        },
-    );
-    let ours = || watcher::Config::default().labels(UID_LABEL);
+    let of_status = owners.clone();
+    follower.typed("EtcdProxy", Api::<EtcdProxy>::all(client.clone()), all(), writer, move |proxy, gone| {
+        let own = !gone && of_status.is_own_status(proxy);
+        (!own).then(|| Change::Proxy(ObjectRef::from_obj(proxy))).into_iter().collect()
+    });
+    let (upstreams, writer) = reflector::store();
+    let told = Mutex::new(HashMap::new());
+    follower.typed("EtcdUpstream", Api::<EtcdUpstream>::all(client.clone()), all(), writer, move |upstream, gone| {
+        // What the controller itself writes into its status concerns nobody.
+        let (name, state) = (upstream.name_any(), (upstream.metadata.uid.clone(), upstream.metadata.generation, gone));
+        let before = told.lock().insert(name.clone(), state.clone());
+        (before != Some(state)).then_some(Change::Upstream(name)).into_iter().collect()
+    });
+    let (grants, writer) = reflector::store();
+    let clients = proxies.clone();
+    follower.typed("EtcdProxyGrant", Api::<EtcdProxyGrant>::all(client.clone()), all(), writer, move |grant, _| {
+        // Also those that it named before and names no more.
+        let namespace = grant.namespace();
+        let written = clients.state_filter(|proxy| proxy.spec.clients.iter().any(|client| client.namespace == namespace));
+        written.iter().map(|proxy| Change::Proxy(ObjectRef::from_obj(proxy.as_ref()))).collect()
+    });
+    let ours = || all().labels(UID_LABEL);
+    let (deployments, writer) = reflector::store();
     let of_owner = owners.clone();
-    let deployments =
-        follower.typed("Deployment", Api::<Deployment>::namespaced(client.clone(), namespace), ours(), move |object| {
-            of_owner.changed(Kind::Deployment, object)
-        });
-    let (secrets, writer) = kube::runtime::reflector::store();
-    follower.follow(
-        "Secret",
-        watcher(Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), namespace), watcher::Config::default()),
-        writer,
+    let api = Api::<Deployment>::namespaced(client.clone(), namespace);
+    follower.typed("Deployment", api, ours(), writer, move |object, gone| {
+        of_owner.changed(Kind::Deployment, object, gone)
+    });
+    let (secrets, writer) = reflector::store();
+    let api = Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), namespace);
+    follower.follow("Secret", watcher(api, all()), writer, |secret: &PartialObjectMeta<Secret>, _| {
         // Those that the controller made are among the others.
-        |secret: &PartialObjectMeta<Secret>| match secret.labels().contains_key(UID_LABEL) {
+        match secret.labels().contains_key(UID_LABEL) {
             true => vec![],
             false => vec![Change::Everything],
-        },
-    );
+        }
+    });
     let mut owned = BTreeMap::new();
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Deployment) {
         let resource = kind.api_resource();
@@ -145,25 +121,21 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
         let writer = Writer::new(resource);
         owned.insert(kind, writer.as_reader());
         let of_owner = owners.clone();
-        follower.follow(kind.name(), watcher(api, ours()), writer, move |object: &OwnedMeta| {
-            of_owner.changed(kind, object)
+        follower.follow(kind.name(), watcher(api, ours()), writer, move |object: &OwnedMeta, gone| {
+            of_owner.changed(kind, object, gone)
         });
     }
-    let stores = Stores {
-        proxies,
-        upstreams,
-        grants,
-        deployments,
-        secrets,
-        owned: Arc::new(owned),
-        owners,
-        filling: Arc::default(),
-    };
+    let owned = Arc::new(owned);
+    let stores = Stores { proxies, upstreams, grants, deployments, secrets, owned, owners, filling: Arc::default() };
     Watching { stores, changes }
 }
 
+fn all() -> watcher::Config {
+    watcher::Config::default()
+}
+
 struct Follower {
-    sender: mpsc::Sender<Change>,
+    changes: Arc<Changes>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -174,57 +146,60 @@ impl Follower {
         kind: &'static str,
         api: Api<K>,
         config: watcher::Config,
-        concerns: impl Fn(&K) -> Vec<Change> + Send + Sync + 'static,
-    ) -> Store<K>
-    where
+        writer: Writer<K>,
+        concerns: impl Fn(&K, bool) -> Vec<Change> + Send + Sync + 'static,
+    ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     {
-        let (reader, writer) = kube::runtime::reflector::store();
-        // Who managed which field is much, and nobody here asks.
-        let events = watcher(api, config).map_ok(|event| {
-            event.modify(|object: &mut K| {
-                object.meta_mut().managed_fields = None;
-            })
-        });
-        self.follow(kind, events, writer, concerns);
-        reader
+        self.follow(kind, watcher(api, config), writer, concerns);
     }
 
+    /// Keeps a cache, and tells what an object's news concern; `true` if it is gone.
     fn follow<K>(
         &self,
         kind: &'static str,
         events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
         writer: Writer<K>,
-        concerns: impl Fn(&K) -> Vec<Change> + Send + Sync + 'static,
+        concerns: impl Fn(&K, bool) -> Vec<Change> + Send + Sync + 'static,
     ) where
         K: Resource + Clone + Send + Sync + 'static,
         K::DynamicType: Eq + std::hash::Hash + Clone + Send + Sync,
     {
-        let sender = self.sender.clone();
+        let changes = self.changes.clone();
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
-            let events = events.default_backoff().reflect(writer);
+            let events = events.map_ok(|event| event.modify(slim)).default_backoff().reflect(writer);
             let mut events = std::pin::pin!(events);
+            let mut filled = false;
             while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
-                let object = match event {
-                    Ok(
-                        watcher::Event::Apply(object)
-                        | watcher::Event::InitApply(object)
-                        | watcher::Event::Delete(object),
-                    ) => object,
-                    Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
+                let concerned = match event {
+                    Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => concerns(&object, false),
+                    Ok(watcher::Event::Delete(object)) => concerns(&object, true),
+                    Ok(watcher::Event::Init) => vec![],
+                    // What was missed in between, deletions among it, is not told one by one.
+                    Ok(watcher::Event::InitDone) => match std::mem::replace(&mut filled, true) {
+                        true => vec![Change::Everything],
+                        false => vec![],
+                    },
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(kind, error, "a watch was lost and is begun again");
-                        continue;
+                        vec![]
                     }
                 };
-                for change in concerns(&object) {
-                    // Nobody listens when this process does not lead; the caches go on.
-                    let _ = sender.send(change).await;
-                }
+                concerned.into_iter().for_each(|change| changes.push(change));
             }
         });
+    }
+}
+
+/// Who managed which field, and what others noted, is much, and nobody here asks.
+fn slim<K: Resource>(object: &mut K) {
+    let metadata = object.meta_mut();
+    metadata.managed_fields = None;
+    metadata.annotations = None;
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|label, _| label == UID_LABEL);
     }
 }
 
@@ -284,50 +259,27 @@ impl Stores {
 
     /// Remembers whom an object is made for.
     pub fn remember_owner(&self, id: &ObjectId, owner: ObjectRef<EtcdProxy>) {
-        self.owners.owners.lock().insert(id.clone(), owner);
+        self.owners.remember_owner(id, owner);
     }
 
     /// Remembers which version of an object this process wrote.
     pub fn remember_version(&self, id: &ObjectId, resource_version: &str) {
-        self.owners.own.lock().made.insert(id.clone(), resource_version.to_owned());
+        self.owners.remember_version(id, resource_version);
     }
 
     /// Remembers which version of an EtcdProxy this process wrote.
-    pub fn remember_status(&self, proxy: ObjectRef<EtcdProxy>, resource_version: Option<String>) {
-        if let Some(resource_version) = resource_version {
-            self.owners.own.lock().statuses.insert(proxy, resource_version);
-        }
+    pub fn remember_status(&self, proxy: ObjectRef<EtcdProxy>, resource_version: &str) {
+        self.owners.remember_status(proxy, resource_version.to_owned());
     }
 
-    /// Forgets the objects of an EtcdProxy that is gone.
-    pub fn forget_owner(&self, owner: &ObjectRef<EtcdProxy>) {
-        let mut owners = self.owners.owners.lock();
-        let mut own = self.owners.own.lock();
-        own.statuses.remove(owner);
-        owners.retain(|id, of| {
-            let stays = of != owner;
-            if !stays {
-                own.made.remove(id);
-            }
-            stays
-        });
+    /// Forgets an object that is not wanted any more.
+    pub fn forget(&self, id: &ObjectId) {
+        self.owners.forget(id);
     }
-}
 
-// === impl Owners ===
-
-impl Owners {
-    fn changed<K: Resource>(&self, kind: Kind, object: &K) -> Vec<Change> {
-        let id = id_of(kind, object.meta());
-        // A deletion shows the version that was written last, too, but for another one that the deletion has.
-        if self.own.lock().made.get(&id).is_some_and(|own| object.meta().resource_version.as_ref() == Some(own)) {
-            return vec![];
-        }
-        if let Some(owner) = self.owners.lock().get(&id) {
-            return vec![Change::Proxy(owner.clone())];
-        }
-        let owner = object.annotations().get(OWNER_ANNOTATION).and_then(|owner| owner.split_once('/'));
-        owner.map(|(namespace, name)| Change::Proxy(ObjectRef::new(name).within(namespace))).into_iter().collect()
+    /// Forgets everything of EtcdProxies that are gone.
+    pub fn forget_gone(&self) {
+        self.owners.forget_gone(|proxy| self.proxies.get(proxy).is_none());
     }
 }
 

@@ -122,6 +122,10 @@ impl Context {
                 (Err(error), _) | (_, Err(error)) => Err(Problem::new("UpstreamUnreachable", error.to_string())),
             },
         };
+        self.unreachable.lock().retain(|unreachable| *unreachable != name);
+        if reachable.is_err() {
+            self.unreachable.lock().insert(name.to_owned());
+        }
         let committed = self.committed(&upstream);
         new.committed_bytes = Some(committed);
         new.conditions = vec![
@@ -147,9 +151,14 @@ impl Context {
         };
         if reached(&old) != reached(&new) {
             // Those that refer to it say so, too.
-            let _ = self.poke.send(Change::Upstream(name.to_owned())).await;
+            self.changes.push(Change::Upstream(name.to_owned()));
         }
         Ok(())
+    }
+
+    /// Whether the shared etcd answered when it was last looked at; one that was never looked at may.
+    pub(super) fn is_reachable(&self, name: &str) -> bool {
+        !self.unreachable.lock().contains(name)
     }
 
     fn add_claims(&self, claims: &[Held], status: &mut EtcdUpstreamStatus) {

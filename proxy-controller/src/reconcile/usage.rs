@@ -1,7 +1,7 @@
 //! What tenants store, counted from time to time and only where something changed.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -36,6 +36,10 @@ impl Usages {
         self.0.lock().get(uid).copied()
     }
 
+    pub(super) fn retain(&self, uids: &BTreeSet<String>) {
+        self.0.lock().retain(|uid, _| uids.contains(uid));
+    }
+
     pub(super) fn forget(&self, uid: &str) {
         self.0.lock().remove(uid);
     }
@@ -52,7 +56,10 @@ pub(super) async fn count(context: Arc<Context>, stop: CancellationToken) {
         for proxy in proxies {
             let claimed = proxy.status.as_ref().and_then(|status| status.prefix.clone());
             let (Some(uid), Some(Ok(prefix))) = (proxy.uid(), claimed.map(Prefix::new)) else { continue };
-            let Some(shared) = context.connector.known(upstream_of(&proxy)) else { continue };
+            let upstream = upstream_of(&proxy);
+            let Some(shared) = context.connector.known(upstream).filter(|_| context.is_reachable(upstream)) else {
+                continue;
+            };
             let entry = tracked
                 .entry(uid.clone())
                 .or_insert_with(|| Tracked { tracker: UsageTracker::new(prefix), rests_until: Instant::now() });
@@ -60,7 +67,7 @@ pub(super) async fn count(context: Arc<Context>, stop: CancellationToken) {
             let Some(usage) = usage else { continue };
             let before = context.usages.0.lock().insert(uid, usage);
             if before.is_none_or(|before| (before.keys, before.bytes) != (usage.keys, usage.bytes)) {
-                let _ = context.poke.send(Change::Proxy(ObjectRef::from_obj(proxy.as_ref()))).await;
+                context.changes.push(Change::Proxy(ObjectRef::from_obj(proxy.as_ref())));
             }
         }
     }

@@ -39,7 +39,7 @@ pub fn notices(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Vec<Notice> {
             before.as_ref().is_some_and(|before| before.status == after.status && before.reason == after.reason);
         // What was never otherwise than good is no news, save that it is ready.
         let first_and_good = before.is_none() && after.status == good && kind != READY;
-        let pending = matches!(after.reason.as_str(), "Pending" | "NotAsked" | "NotIssued" | "NotCounted" | "Deleting");
+        let pending = matches!(after.reason.as_str(), "Pending" | "NotLookedAt" | "Deleting");
         if unchanged
             || first_and_good
             || pending

@@ -41,6 +41,10 @@ fn a_transition_keeps_its_time() {
     proxy.status = Some(status(&proxy, &findings, Timestamp::UNIX_EPOCH));
     let later = Timestamp::from_second(60).unwrap();
     assert_eq!(status(&proxy, &findings, later), proxy.status.clone().unwrap());
+    // What a pass did not come to know stays as it was.
+    let reached = Findings { upstream: Some(Ok(())), ..findings.clone() };
+    let known = EtcdProxy { status: Some(status(&proxy, &reached, later)), ..proxy.clone() };
+    assert_eq!(status(&known, &findings, later), known.status.clone().unwrap());
     let reached = Findings { upstream: Some(Ok(())), ..findings };
     let changed = status(&proxy, &reached, later);
     for condition in &changed.conditions {
