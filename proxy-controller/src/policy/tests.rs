@@ -228,11 +228,11 @@ fn limits_are_bounded_by_the_upstream() {
 }
 
 #[test]
-fn a_limit_without_default_is_the_most_that_may_be_named() {
+fn a_default_that_is_not_named_stays() {
     let upstream = upstream(json!({"defaults": {"limits": {"keys": 5}}, "maxLimits": {"storage": "1Gi", "leases": 7}}));
     let applied = limits(&proxy(json!({})), &upstream);
-    assert_eq!(applied.storage.unwrap().0, "1Gi");
-    assert_eq!((applied.keys, applied.leases, applied.watches), (Some(5), Some(7), None));
+    assert_eq!(applied.storage.unwrap().0, "512Mi");
+    assert_eq!((applied.keys, applied.leases, applied.watches), (Some(5), Some(10_000), Some(10_000)));
 }
 
 #[test]
