@@ -43,7 +43,7 @@ use self::{
 const OPERATIONS: u64 = 200;
 
 /// The longest pause between two of them.
-const PACE: Duration = Duration::from_millis(200);
+const PACE: Duration = Duration::from_millis(120);
 
 /// How long the controller has in the end. What it has given up for a while, it tries again within a minute.
 const CONVERGED: Duration = Duration::from_secs(100);

@@ -225,7 +225,7 @@ async fn feed(
                     objects.extend(context.referring_to(&name));
                 }
                 Change::Everything => {
-                    upstreams.sync();
+                    upstreams.all_changed();
                     objects.extend(context.everything());
                 }
             }

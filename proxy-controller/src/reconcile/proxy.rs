@@ -397,9 +397,11 @@ impl Pass<'_> {
             desired.push(objects::disruption_budget(names));
         }
         for client in clients {
-            let Some(leaf) = plan.clients.get(&client.client) else { continue };
-            let identity = &leaf.identity;
-            desired.push(objects::client_secret(names, client, &identity.chain, &identity.key, &plan.bundle));
+            // None where the Secret is somebody else's; the bundle is told all the same.
+            if let Some(leaf) = plan.clients.get(&client.client) {
+                let identity = &leaf.identity;
+                desired.push(objects::client_secret(names, client, &identity.chain, &identity.key, &plan.bundle));
+            }
             if let Some(name) = &client.config_map {
                 desired.push(objects::bundle_config_map(names, &client.namespace, name, &plan.bundle));
             }

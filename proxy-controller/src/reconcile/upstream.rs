@@ -21,6 +21,9 @@ use crate::{
     upstream::Probe,
 };
 
+/// The reason where one does not answer.
+const UNREACHABLE: &str = "UpstreamUnreachable";
+
 /// How often each is looked at.
 const EVERY: Duration = Duration::from_secs(15);
 
@@ -54,7 +57,7 @@ impl Watchers {
     }
 
     /// Begins to watch those that are new, and ends with those that are gone.
-    pub(super) fn sync(&mut self) {
+    fn sync(&mut self) {
         let names: BTreeSet<_> =
             self.context.stores.upstreams.state().iter().map(|upstream| upstream.name_any()).collect();
         self.running.retain(|name, watcher| {
@@ -76,6 +79,12 @@ impl Watchers {
                 let _ = stop.run_until_cancelled(watch(&context, &name, &changed)).await;
             });
         }
+    }
+
+    /// Looks at all of them at once.
+    pub(super) fn all_changed(&mut self) {
+        self.sync();
+        self.running.values().for_each(|watcher| watcher.changed.notify_one());
     }
 
     /// Looks at one at once.
@@ -119,11 +128,11 @@ impl Context {
                     add_figures(&probe, &mut new);
                     Ok(probe)
                 }
-                (Err(error), _) | (_, Err(error)) => Err(Problem::new("UpstreamUnreachable", error.to_string())),
+                (Err(error), _) | (_, Err(error)) => Err(Problem::new(UNREACHABLE, error.to_string())),
             },
         };
         self.unreachable.lock().retain(|unreachable| *unreachable != name);
-        if reachable.is_err() {
+        if reachable.as_ref().is_err_and(|problem| problem.reason == UNREACHABLE) {
             self.unreachable.lock().insert(name.to_owned());
         }
         let committed = self.committed(&upstream);
