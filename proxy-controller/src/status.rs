@@ -122,7 +122,9 @@ pub fn status(proxy: &EtcdProxy, findings: &Findings, now: Timestamp) -> EtcdPro
                 (Some(judged), before) => condition(kind, judged, before, generation, now),
                 // Not known now is not otherwise than before.
                 (None, Some(before)) => before.clone(),
-                (None, None) => condition(kind, unknown("NotLookedAt", "this was not looked at yet"), None, generation, now),
+                (None, None) => {
+                    condition(kind, unknown("NotLookedAt", "this was not looked at yet"), None, generation, now)
+                }
             }
         })
         .collect();

@@ -130,7 +130,8 @@ async fn overlap_is_told_with_its_field() {
             field: "spec.prefix".to_owned(),
             reason: "PrefixTaken",
             cause: "FieldValueForbidden",
-            message: "Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none".to_owned(),
+            message: "Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none"
+                .to_owned(),
         }])
     );
 }

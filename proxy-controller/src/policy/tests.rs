@@ -189,7 +189,10 @@ fn claims_are_respected() {
     }
     let claims = [held("/t/", "b/y", "u2", true)];
     let refusals = check(&proxy(json!({"prefix": "/t/c/"})), &facts(&upstream, &claims));
-    assert_eq!(refusals[0].to_string(), "spec.prefix: Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none");
+    assert_eq!(
+        refusals[0].to_string(),
+        "spec.prefix: Forbidden: is claimed already, or overlaps a prefix that is; wish for another, or for none"
+    );
 }
 
 #[test]

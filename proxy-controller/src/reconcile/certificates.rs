@@ -129,7 +129,9 @@ impl Context {
             let ours = secret.labels().get(UID_LABEL) == Some(&names.uid)
                 || secret.metadata.uid.is_some() && secret.metadata.uid == self.applier.made(&id, &names.uid);
             match ours {
-                true => stored.clients.extend(Stored::identity(&files(secret)).map(|leaf| (target.client.clone(), leaf))),
+                true => {
+                    stored.clients.extend(Stored::identity(&files(secret)).map(|leaf| (target.client.clone(), leaf)))
+                }
                 false => _ = foreign.insert(target.client.clone(), id),
             }
         }

@@ -7,7 +7,11 @@ use jiff::Timestamp;
 use kube::{ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::time::Instant;
 
-use super::{PassError, certificates, proxy::Pass, upstream_of};
+use super::{
+    PassError, certificates,
+    proxy::{Pass, seen_by_tenant},
+    upstream_of,
+};
 use crate::{
     api::{DeletionPolicy, DeletionProgress, EtcdUpstream, FINALIZER},
     objects::Kind,
@@ -94,15 +98,17 @@ impl Pass<'_> {
         };
         let shared = match self.context.connected(&upstream).await? {
             Ok((shared, _)) => shared,
-            Err(problem) => return Ok(self.blocked(problem)),
+            Err(problem) => return Ok(self.blocked(seen_by_tenant(&upstream, problem.reason))),
         };
         let Some(prefix) = self.own_prefix(claimed, &upstream) else { return Ok(true) };
         match self.delete(&shared, &prefix).await {
             Ok(gone) => Ok(gone),
             Err(PassError::Shared(error)) => {
-                self.findings.upstream =
-                    error.is_unreachable().then(|| Err(Problem::new("UpstreamUnreachable", error.to_string())));
-                let message = format!("the data under {prefix} is to be deleted: {error}");
+                tracing::warn!(%prefix, owner = %self.names.owner(), %error, "data that is to go cannot be deleted");
+                let reason = if error.is_unreachable() { "UpstreamUnreachable" } else { "ClaimError" };
+                let problem = seen_by_tenant(&upstream, reason);
+                let message = format!("the data under {prefix} is to be deleted, and {}", problem.message);
+                self.findings.upstream = error.is_unreachable().then_some(Err(problem));
                 Ok(self.blocked(Problem::new("DeletionBlocked", message)))
             }
             Err(error) => Err(error),

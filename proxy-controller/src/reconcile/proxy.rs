@@ -257,7 +257,7 @@ impl Pass<'_> {
         let Some(claiming) = claiming else {
             self.findings.upstream = Some(Err(seen_by_tenant(upstream, "UpstreamUnreachable")));
             self.again = BLOCKED;
-            self.findings.prefix = had.then(|| Ok(text));
+            self.findings.prefix = had.then_some(Ok(text));
             return Ok(had.then_some(prefix));
         };
         self.findings.upstream = Some(Ok(()));
@@ -303,7 +303,8 @@ impl Pass<'_> {
                 %prefix, holder = holder.owner, holds = %holder.prefix.escape_ascii(), owner = %self.names.owner(),
                 "a prefix is not given: it is taken"
             );
-            let message = format!("prefix {prefix} is claimed already, or overlaps one that is; wish for another, or for none");
+            let message =
+                format!("prefix {prefix} is claimed already, or overlaps one that is; wish for another, or for none");
             Ok(Some(Problem::new("PrefixTaken", message)))
         };
         let adopts = policy::adopts(upstream, prefix.as_bytes(), self.proxy);
@@ -526,11 +527,15 @@ impl Pass<'_> {
 }
 
 /// What a tenant is told of trouble with the shared etcd; where that is and what it says is the operator's to know.
-fn seen_by_tenant(upstream: &EtcdUpstream, reason: &'static str) -> Problem {
+pub(super) fn seen_by_tenant(upstream: &EtcdUpstream, reason: &'static str) -> Problem {
     let name = upstream.name_any();
     let message = match reason {
-        "UpstreamUnreachable" => format!("the shared etcd of EtcdUpstream {name} does not answer; its status says more"),
-        "ClaimError" => format!("the claims in the etcd of EtcdUpstream {name} cannot be used; the controller's log says more"),
+        "UpstreamUnreachable" => {
+            format!("the shared etcd of EtcdUpstream {name} does not answer; its status says more")
+        }
+        "ClaimError" => {
+            format!("the claims in the etcd of EtcdUpstream {name} cannot be used; the controller's log says more")
+        }
         _ => format!("EtcdUpstream {name} cannot be used; its status says why"),
     };
     Problem::new(reason, message)

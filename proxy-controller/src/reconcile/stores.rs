@@ -28,8 +28,8 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::owners::Owners;
 pub use self::changes::{Change, Changes};
+use self::owners::Owners;
 use crate::{
     api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream, UID_LABEL},
     objects::{Kind, ObjectId},
@@ -92,16 +92,16 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
     follower.typed("EtcdProxyGrant", Api::<EtcdProxyGrant>::all(client.clone()), all(), writer, move |grant, _| {
         // Also those that it named before and names no more.
         let namespace = grant.namespace();
-        let written = clients.state_filter(|proxy| proxy.spec.clients.iter().any(|client| client.namespace == namespace));
+        let written =
+            clients.state_filter(|proxy| proxy.spec.clients.iter().any(|client| client.namespace == namespace));
         written.iter().map(|proxy| Change::Proxy(ObjectRef::from_obj(proxy.as_ref()))).collect()
     });
     let ours = || all().labels(UID_LABEL);
     let (deployments, writer) = reflector::store();
     let of_owner = owners.clone();
     let api = Api::<Deployment>::namespaced(client.clone(), namespace);
-    follower.typed("Deployment", api, ours(), writer, move |object, gone| {
-        of_owner.changed(Kind::Deployment, object, gone)
-    });
+    follower
+        .typed("Deployment", api, ours(), writer, move |object, gone| of_owner.changed(Kind::Deployment, object, gone));
     let (secrets, writer) = reflector::store();
     let api = Api::<PartialObjectMeta<Secret>>::namespaced(client.clone(), namespace);
     follower.follow("Secret", watcher(api, all()), writer, |secret: &PartialObjectMeta<Secret>, _| {
