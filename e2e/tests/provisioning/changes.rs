@@ -52,11 +52,12 @@ fn a_changed_limit_or_image_rolls_out() -> Result<()> {
             && arguments(found).contains(&"--max-watches=77".to_owned())
     })?;
     ensure!(arguments(&deployment).contains(&"--quota-keys=2".to_owned()), "{:?}", arguments(&deployment));
-    // A most that is lowered takes hold of what was permitted before.
+    // A most that is lowered cuts what was permitted before, and says so.
     tenant.patch(json!({"limits": {"keys": 100}}))?;
     wait("the old limit again", &|found| arguments(found).contains(&"--quota-keys=100".to_owned()))?;
     patch_upstream("changing", json!({"maxLimits": {"keys": 50}}))?;
-    tenant.wait("Ready", "False", "LimitsNotAllowed").map(drop)
+    wait("the limit cut", &|found| arguments(found).contains(&"--quota-keys=50".to_owned()))?;
+    tenant.wait("Degraded", "True", "LimitsNotAllowed").map(drop)
 }
 
 /// The validity of the first certificate of a Secret.
