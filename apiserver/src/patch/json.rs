@@ -50,7 +50,7 @@ pub(super) enum ApplyError {
 
 /// The fields of an operation that strict reading knows.
 #[derive(Deserialize)]
-#[allow(dead_code, reason = "read for its errors")]
+#[expect(dead_code, reason = "read for its errors")]
 struct Fields {
     #[serde(default)]
     op: String,

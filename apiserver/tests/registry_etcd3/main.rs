@@ -16,7 +16,7 @@ mod create;
 #[path = "../registry/delete.rs"]
 mod delete;
 #[path = "../storage/etcd.rs"]
-#[allow(dead_code, reason = "the tests of the storage use the rest of it")]
+#[expect(dead_code, reason = "the tests of the storage use the rest of it")]
 mod etcd;
 mod failures;
 #[path = "../registry/flunder.rs"]

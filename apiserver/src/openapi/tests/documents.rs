@@ -214,13 +214,13 @@ fn openapi_3_has_no_words_of_json_schema() {
 #[test]
 fn two_types_cannot_have_one_name() {
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "only its schema is wanted")]
+    #[expect(dead_code, reason = "only its schema is wanted")]
     struct Lamp {
         part: Part,
     }
     /// Another Part than that of gadgets.
     #[derive(JsonSchema)]
-    #[allow(dead_code, reason = "only its schema is wanted")]
+    #[expect(dead_code, reason = "only its schema is wanted")]
     struct Part {
         bulb: String,
     }
