@@ -14,8 +14,9 @@ const fn feature(flag: &'static str, harmless: &'static [&'static str], missing:
     Feature { flag, harmless, missing }
 }
 
-const AUDIT: &str = "auditing is not implemented yet";
-const ENCRYPTION: &str = "encryption at rest is not implemented yet";
+const AUDIT: &str =
+    "this server writes no audit log; kube-apiserver's own has every request that comes through the aggregator";
+const ENCRYPTION: &str = "this server stores objects unencrypted; encrypt the disks of etcd instead";
 const WATCH_CACHE: &str = "there is no watch cache yet; reads go to the storage";
 const SOCKETS: &str = "listening sockets are not shared";
 const VERSIONS: &str = "there are no versions to emulate";
@@ -67,7 +68,7 @@ const FEATURES: &[Feature] = &[
     feature(
         "enable-priority-and-fairness",
         &["false"],
-        "API priority and fairness is not implemented; --max-requests-inflight and --max-mutating-requests-inflight bound the load",
+        "this server does not order requests by priority; --max-requests-inflight and --max-mutating-requests-inflight bound the load",
     ),
     feature("v", &["0", "1", "2", "3"], "logs are not chosen by a number; see the program's own flags for logs"),
     feature("vmodule", &[""], "logs are not chosen by file; see the program's own flags for logs"),

@@ -77,13 +77,13 @@ fn mistakes_are_told_all_at_once() {
 fn what_is_missing_is_not_silently_left_out() {
     let memory = "--storage-backend=memory";
     for (flag, reason) in [
-        ("--audit-policy-file=p.yaml", "--audit-policy-file: auditing is not implemented yet"),
-        ("--audit-log-compress", "--audit-log-compress: auditing"),
+        ("--audit-policy-file=p.yaml", "--audit-policy-file: this server writes no audit log"),
+        ("--audit-log-compress", "--audit-log-compress: this server writes no audit log"),
         ("--admission-control-config-file=a", "admission plugins take no configuration"),
-        ("--encryption-provider-config=e", "encryption at rest"),
+        ("--encryption-provider-config=e", "stores objects unencrypted"),
         ("--egress-selector-config-file=e", "cannot be redirected"),
         ("--feature-gates=A=true", "there are no feature gates"),
-        ("--enable-priority-and-fairness", "API priority and fairness is not implemented"),
+        ("--enable-priority-and-fairness", "does not order requests by priority"),
         ("--tls-sni-cert-key=a,b", "one serving certificate"),
     ] {
         let text = mistakes(&[memory, flag]);

@@ -6,18 +6,18 @@ use std::ffi::{OsStr, OsString};
 use super::ENVIRONMENT;
 
 const NO_MEMBER: &str = "the proxy is no member of the cluster and stores nothing; set it on the upstream";
-const NO_PASSWORD: &str = "etcd user and password are not implemented; let the upstream take the user from the client certificate of --cert (its common name)";
-const NO_DISCOVERY: &str = "DNS discovery is not implemented; name the members with --endpoints";
+const NO_PASSWORD: &str = "the proxy does not log in by password; let the upstream take the user from the client certificate of --cert (its common name)";
+const NO_DISCOVERY: &str = "members are not looked up in DNS; name the members with --endpoints";
 const NO_AUTO_TLS: &str = "generated certificates cannot be verified by clients; give --cert-file and --key-file";
 const NO_SKIP_VERIFY: &str = "unverified upstreams are refused; give the CA with --cacert";
 const NO_CIPHERS: &str = "the cipher suites are those of rustls, all of them modern, and cannot be chosen";
-const NO_CRL: &str = "revocation lists are not implemented; use short-lived certificates or --client-cert-allowed-cn";
+const NO_CRL: &str = "revocation lists are not read; use short-lived certificates or --client-cert-allowed-cn";
 const NO_PPROF: &str = "there is no Go runtime to profile";
 const NO_LEASING: &str = "the proxy caches nothing, on purpose";
 const NO_RESOLVER: &str = "the proxy never writes into the tenant's key space; use a Kubernetes Service or DNS";
-const NO_TRACING: &str = "traces are not implemented";
+const NO_TRACING: &str = "traces are not exported; metrics are on --listen-metrics-urls";
 const NO_LOG_FILES: &str = "logs go to standard error; let the service manager keep them";
-const NO_GATEWAY: &str = "the JSON gateway is not implemented; use gRPC";
+const NO_GATEWAY: &str = "there is no JSON gateway; use gRPC";
 
 /// Flag and reason.
 const REFUSED: &[(&str, &str)] = &[

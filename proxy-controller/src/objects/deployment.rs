@@ -66,17 +66,8 @@ pub fn arguments(
     common_names: &[String],
 ) -> Vec<String> {
     let serving = |file: &str| format!("{}/{file}", Paths::SERVING);
-    let mut flags = vec![("endpoints", upstream.endpoints.join(","))];
-    if let Some(tls) = &upstream.tls {
-        flags.push(("cacert", format!("{}/ca.crt", Paths::UPSTREAM_CA)));
-        if tls.client_secret_ref.is_some() {
-            flags.push(("cert", format!("{}/tls.crt", Paths::UPSTREAM_CLIENT)));
-            flags.push(("key", format!("{}/tls.key", Paths::UPSTREAM_CLIENT)));
-        }
-    }
+    let mut flags = upstream_flags(upstream, Paths::UPSTREAM_CA, prefix);
     flags.extend([
-        ("prefix", prefix.to_owned()),
-        ("meta-prefix", upstream.meta_prefix.clone()),
         ("name", names.base.clone()),
         ("listen-client-urls", format!("https://0.0.0.0:{CLIENT_PORT}")),
         ("listen-metrics-urls", format!("http://0.0.0.0:{METRICS_PORT}")),
@@ -93,6 +84,23 @@ pub fn arguments(
     flags.extend(settings.limit_flags(settings.replicas));
     let flags = flags.into_iter().map(|(flag, value)| format!("--{flag}={value}"));
     std::iter::once("serve".to_owned()).chain(flags).collect()
+}
+
+/// How a proxy reaches its upstream, and what it has of it; the CA's bundle is in the folder `ca`.
+pub(super) fn upstream_flags(upstream: &EtcdUpstreamSpec, ca: &str, prefix: &str) -> Vec<(&'static str, String)> {
+    let mut flags = vec![
+        ("endpoints", upstream.endpoints.join(",")),
+        ("prefix", prefix.to_owned()),
+        ("meta-prefix", upstream.meta_prefix.clone()),
+    ];
+    if let Some(tls) = &upstream.tls {
+        flags.push(("cacert", format!("{ca}/ca.crt")));
+        if tls.client_secret_ref.is_some() {
+            flags.push(("cert", format!("{}/tls.crt", Paths::UPSTREAM_CLIENT)));
+            flags.push(("key", format!("{}/tls.key", Paths::UPSTREAM_CLIENT)));
+        }
+    }
+    flags
 }
 
 /// The Deployment.

@@ -8,7 +8,7 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
 };
 
-use super::{CLIENT_PORT, Desired, Kind, METRICS_PORT, Names, Paths, Settings, metadata};
+use super::{CLIENT_PORT, Desired, Kind, METRICS_PORT, Names, Paths, Settings, deployment::upstream_flags, metadata};
 use crate::api::EtcdUpstreamSpec;
 
 /// The upstream's files, as the operator's Secrets hold them.
@@ -29,17 +29,9 @@ impl std::fmt::Debug for UpstreamFiles {
 
 /// The proxy's flags as environment variables, for `envFrom`.
 pub fn sidecar_config(names: &Names, settings: &Settings, upstream: &EtcdUpstreamSpec, prefix: &str) -> Desired {
-    let mut flags = vec![("endpoints", upstream.endpoints.join(","))];
-    if let Some(tls) = &upstream.tls {
-        flags.push(("cacert", format!("{}/ca.crt", Paths::UPSTREAM_CLIENT)));
-        if tls.client_secret_ref.is_some() {
-            flags.push(("cert", format!("{}/tls.crt", Paths::UPSTREAM_CLIENT)));
-            flags.push(("key", format!("{}/tls.key", Paths::UPSTREAM_CLIENT)));
-        }
-    }
+    // One Secret holds all three files.
+    let mut flags = upstream_flags(upstream, Paths::UPSTREAM_CLIENT, prefix);
     flags.extend([
-        ("prefix", prefix.to_owned()),
-        ("meta-prefix", upstream.meta_prefix.clone()),
         ("name", names.name.clone()),
         // Containers of one pod share their loopback interface, and nobody else reaches it.
         ("listen-client-urls", format!("http://127.0.0.1:{CLIENT_PORT}")),
