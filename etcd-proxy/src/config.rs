@@ -18,7 +18,7 @@ use crate::{
     prefix::{Prefix, PrefixError},
     tenant::{CompactionPolicy, MAX_RANGE_STREAMS},
     tls::{AllowedClients, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions},
-    upstream::{Endpoint, EndpointError, UpstreamConfig},
+    upstream::{Credentials, Endpoint, EndpointError, Password, Secret, UpstreamConfig},
 };
 
 /// Most connections at a time on the metrics listeners.
@@ -170,6 +170,8 @@ pub enum ConfigError {
     Endpoint(#[from] EndpointError),
     #[error("--endpoints names {0}, which speaks TLS; give --cacert, the CA that verifies it")]
     NoCa(Endpoint),
+    #[error("--password and --password-file exclude each other; give one of them")]
+    PasswordTwice,
     #[error("--keepalive-time={0:?} is too short: etcd hangs up on clients that ping so often; give at least 10s")]
     Keepalive(Duration),
     #[error("--max-range-streams={0} is not between 1 and {MAX_RANGE_STREAMS}")]
@@ -459,6 +461,7 @@ impl TryFrom<UpstreamArgs> for UpstreamSettings {
             }
         }
         let config = UpstreamConfig {
+            user: user(args.user, args.password, args.password_file)?,
             unary_connections: args.upstream_connections,
             stream_connections: args.upstream_stream_connections,
             dial_timeout: args.dial_timeout,
@@ -468,6 +471,33 @@ impl TryFrom<UpstreamArgs> for UpstreamSettings {
         };
         Ok(Self { config, tls })
     }
+}
+
+/// The upstream's user, as etcdctl takes it: without a password of its own, the name has it behind its first colon.
+fn user(
+    name: Option<Secret>,
+    password: Option<Secret>,
+    file: Option<PathBuf>,
+) -> Result<Option<Arc<Credentials>>, ConfigError> {
+    let incomplete = |given, missing| Err(ConfigError::Incomplete { given, missing });
+    let present = |text: &Secret| !text.expose().is_empty();
+    let Some(name) = name.filter(present) else {
+        return match (password.filter(present), file) {
+            (Some(_), _) => incomplete("--password", "--user"),
+            (_, Some(_)) => incomplete("--password-file", "--user"),
+            (None, None) => Ok(None),
+        };
+    };
+    let (name, password) = match (name.expose(), password.filter(present), file) {
+        (_, Some(_), Some(_)) => return Err(ConfigError::PasswordTwice),
+        (name, Some(text), None) => (name, Password::Text(text)),
+        (name, None, Some(file)) => (name, Password::File(file)),
+        (name, None, None) => match name.split_once(':') {
+            Some((name, password)) if !password.is_empty() => (name, Password::Text(password.into())),
+            _ => return incomplete("--user", "--password-file, --password or NAME:PASSWORD"),
+        },
+    };
+    Ok(Some(Arc::new(Credentials::new(name, password))))
 }
 
 // === impl ListenUrl ===

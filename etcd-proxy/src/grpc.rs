@@ -9,5 +9,5 @@ mod unary;
 
 pub use self::{
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
-    unary::{UnaryBody, call, read_message},
+    unary::{UnaryBody, call, read_answer, read_message},
 };

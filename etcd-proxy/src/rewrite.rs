@@ -61,6 +61,8 @@ pub enum Interrupt {
     Refused(Status),
     /// The upstream's answer holds a key of somebody else. It must not get out.
     Foreign,
+    /// The upstream refuses the token that the stream began with.
+    LoginEnded,
 }
 
 /// One RPC's messages on their way through the proxy.

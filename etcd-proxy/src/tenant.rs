@@ -23,7 +23,7 @@ use crate::{
     metrics::Metrics,
     prefix::Prefix,
     rewrite::{Interrupt, View},
-    upstream::Upstream,
+    upstream::{self, Upstream},
 };
 
 /// etcd's default for `--max-txn-ops` (`server/embed/config.go`).
@@ -215,6 +215,7 @@ impl Tenant {
             Interrupt::MeetsLease => self.leases().await.map(|_| false),
             Interrupt::NeedsWatermark => self.watermark().await.map(|_| false),
             Interrupt::Refused(status) => Err(status),
+            Interrupt::LoginEnded => Err(upstream::expired()),
             Interrupt::Foreign => {
                 self.0.metrics.foreign_keys.inc();
                 tracing::error!(prefix = %self.0.config.prefix, "the upstream's answer held a key outside the prefix; it was held back");

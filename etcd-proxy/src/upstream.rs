@@ -11,9 +11,11 @@
 
 mod backoff;
 mod body;
+mod credentials;
 mod dial;
 mod endpoint;
 mod greeting;
+mod login;
 mod metrics;
 mod pool;
 mod revocable;
@@ -25,6 +27,7 @@ use proto::etcdserverpb::kv_client::KvClient;
 
 pub use self::{
     body::UpstreamBody,
+    credentials::{Credentials, Password, Secret, expired, is_refused_watch},
     endpoint::{Address, Endpoint, EndpointError},
     metrics::UpstreamMetrics,
     pool::UpstreamChannel,
@@ -39,6 +42,8 @@ pub struct UpstreamConfig {
     pub endpoints: Vec<Endpoint>,
     /// Certificates for the endpoints that speak TLS.
     pub tls: Option<Arc<ClientTls>>,
+    /// Name and password, where the upstream's user is not that of a certificate.
+    pub user: Option<Arc<Credentials>>,
     /// Connections for unary calls.
     pub unary_connections: NonZeroUsize,
     /// Connections for streams (watches, keep-alives).
@@ -75,6 +80,7 @@ impl UpstreamConfig {
         Self {
             endpoints,
             tls,
+            user: None,
             unary_connections: TWO,
             stream_connections: NonZeroUsize::MIN,
             dial_timeout: Duration::from_secs(5),
@@ -121,6 +127,11 @@ impl Upstream {
     /// The connections for streams.
     pub fn streams(&self) -> UpstreamChannel {
         self.streams.clone()
+    }
+
+    /// Name and password, where the upstream's user is not that of a certificate.
+    pub fn user(&self) -> Option<&Arc<Credentials>> {
+        self.dialer.user()
     }
 
     /// The endpoints that could not be connected to when that was last tried, and why. They are told to operators, not to

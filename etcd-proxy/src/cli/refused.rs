@@ -6,7 +6,6 @@ use std::ffi::{OsStr, OsString};
 use super::ENVIRONMENT;
 
 const NO_MEMBER: &str = "the proxy is no member of the cluster and stores nothing; set it on the upstream";
-const NO_PASSWORD: &str = "the proxy does not log in by password; let the upstream take the user from the client certificate of --cert (its common name)";
 const NO_DISCOVERY: &str = "members are not looked up in DNS; name the members with --endpoints";
 const NO_AUTO_TLS: &str = "generated certificates cannot be verified by clients; give --cert-file and --key-file";
 const NO_SKIP_VERIFY: &str = "unverified upstreams are refused; give the CA with --cacert";
@@ -35,8 +34,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("initial-cluster-token", NO_MEMBER),
     ("snapshot-count", NO_MEMBER),
     ("auth-token", NO_MEMBER),
-    ("user", NO_PASSWORD),
-    ("password", NO_PASSWORD),
     ("discovery-srv", NO_DISCOVERY),
     ("discovery-srv-name", NO_DISCOVERY),
     ("insecure-discovery", NO_DISCOVERY),

@@ -5,6 +5,7 @@ use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use super::values;
+use crate::upstream::Secret;
 
 /// Which tenant.
 #[derive(Args, Clone, Debug)]
@@ -45,6 +46,16 @@ pub struct UpstreamArgs {
     /// Path to the private key of --cert.
     #[arg(long, env = "ETCD_PROXY_KEY")]
     pub key: Option<PathBuf>,
+    /// User of the upstream where it has authentication on: NAME, with the password by --password-file or --password, or
+    /// NAME:PASSWORD. Without it, the user is the common name of --cert.
+    #[arg(long, env = "ETCD_PROXY_USER", value_parser = values::secret)]
+    pub user: Option<Secret>,
+    /// Password of --user. Whoever may list processes can read it: prefer --password-file or the environment.
+    #[arg(long, env = "ETCD_PROXY_PASSWORD", value_parser = values::secret)]
+    pub password: Option<Secret>,
+    /// Path to a file with the password of --user. It is read for each login, so it may change.
+    #[arg(long, env = "ETCD_PROXY_PASSWORD_FILE")]
+    pub password_file: Option<PathBuf>,
     /// Longest time for one attempt to connect, TLS handshake included.
     #[arg(long, env = "ETCD_PROXY_DIAL_TIMEOUT", value_parser = values::duration, default_value = "5s")]
     pub dial_timeout: Duration,

@@ -33,17 +33,26 @@ fn serve_is_the_default_and_gos_spellings_are_understood() {
 
 #[test]
 fn a_flag_that_is_not_honoured_is_refused_with_its_reason_and_without_its_value() {
-    for words in
-        ["etcd-proxy --user=root:geheim", "etcd-proxy serve -user root:geheim", "etcd-proxy claim --user=root:geheim"]
-    {
+    for words in [
+        "etcd-proxy --discovery-srv=geheim",
+        "etcd-proxy serve -discovery-srv geheim",
+        "etcd-proxy claim --discovery-srv=geheim",
+    ] {
         let message = parse_words(words).unwrap_err().to_string();
-        assert!(message.contains("--user is refused"), "{message}");
-        assert!(message.contains("--cert"), "{message}");
+        assert!(message.contains("--discovery-srv is refused"), "{message}");
+        assert!(message.contains("--endpoints"), "{message}");
         assert!(!message.contains("geheim"), "{message}");
     }
     let environment = [("ETCD_PROXY_AUTO_TLS".into(), "true".into())];
     let message = parse(["etcd-proxy".into()], environment).unwrap_err().to_string();
     assert!(message.contains("ETCD_PROXY_AUTO_TLS is refused"), "{message}");
+}
+
+#[test]
+fn passwords_are_not_printed() {
+    let args = serve("etcd-proxy --user=tenant:geheim --password=geheimer");
+    assert_eq!(args.upstream.user.as_ref().unwrap().expose(), "tenant:geheim");
+    assert!(!format!("{args:?}").contains("geheim"), "{args:?}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::upstream::Secret;
+
 /// A boolean as Go's `strconv.ParseBool` reads it.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
@@ -39,6 +41,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         rest = tail;
     }
     if text.is_empty() { Err(FORM.to_owned()) } else { Ok(total) }
+}
+
+/// What is not to be printed.
+#[expect(clippy::unnecessary_wraps, reason = "the form of all values")]
+pub(super) fn secret(text: &str) -> Result<Secret, String> {
+    Ok(Secret::from(text))
 }
 
 /// Permissions of a file in octal, as `chmod` takes them.

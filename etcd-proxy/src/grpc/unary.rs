@@ -17,7 +17,7 @@ use super::{
     framing::Frames,
     headers::{check_response, status_of, trailers},
 };
-use crate::upstream::UpstreamChannel;
+use crate::upstream::{UpstreamBody, UpstreamChannel};
 
 /// The body of a unary response: a frame and the trailers.
 #[derive(Debug)]
@@ -56,7 +56,15 @@ pub async fn call(
     frame: Bytes,
 ) -> Result<Bytes, Status> {
     let request = headers.request(path, tonic::body::Body::new(Full::new(frame)));
-    let (parts, mut body) = channel.call(request).await?.into_parts();
+    read_answer(channel.call(request).await?).await
+}
+
+/// Reads the one message of an upstream's answer, which must end with status OK.
+///
+/// # Errors
+/// The upstream's status, or that of the connection.
+pub async fn read_answer(answer: http::Response<UpstreamBody>) -> Result<Bytes, Status> {
+    let (parts, mut body) = answer.into_parts();
     check_response(parts.status, &parts.headers)?;
     let mut frames = Frames::trusted();
     let mut message = None;

@@ -23,6 +23,7 @@ use crate::{
     error::EtcdError,
     limits::Tally,
     unknown::{MessageId, Schema, SchemaError},
+    upstream::is_refused_watch,
 };
 
 /// The id of a watch that did not come to be (`clientv3.InvalidWatchID`).
@@ -40,6 +41,8 @@ pub struct WatchStream {
     creates: Mutex<Creates>,
     /// The tenant's watches on all of its streams.
     watches: Arc<Tally>,
+    /// Whether the stream goes by a token, which may end before it does.
+    by_token: bool,
 }
 
 /// etcd answers create requests in their order, which tells which answer belongs to which.
@@ -74,7 +77,14 @@ impl WatchStream {
     /// When the schema lacks the request.
     pub fn new(schema: &'static Schema, watches: Arc<Tally>) -> Result<Self, SchemaError> {
         let request = schema.message(Self::REQUEST)?;
-        Ok(Self { schema, request, creates: Mutex::default(), watches })
+        Ok(Self { schema, request, creates: Mutex::default(), watches, by_token: false })
+    }
+
+    /// The same for a stream that goes by a token, which may end before it does.
+    #[must_use]
+    pub fn by_token(mut self, by_token: bool) -> Self {
+        self.by_token = by_token;
+        self
     }
 
     fn create(&self, view: &View<'_>, create: &mut WatchCreateRequest) -> Result<(), Interrupt> {
@@ -147,6 +157,10 @@ impl Rewriter for WatchStream {
 
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
         let mut response: WatchResponse = decode_response(message)?;
+        // A watch that is refused not for what it asks but for when: on another stream it may be had.
+        if self.by_token && response.created && response.canceled && is_refused_watch(&response.cancel_reason) {
+            return Err(Interrupt::LoginEnded);
+        }
         for event in &mut response.events {
             event.kv.iter_mut().chain(&mut event.prev_kv).try_for_each(|kv| view.key_value(kv))?;
         }

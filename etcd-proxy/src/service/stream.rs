@@ -33,10 +33,10 @@ use crate::{
         framing::{Frames, put_message},
     },
     metrics::Call,
-    rewrite::{KeepAliveStream, Rewriter, View, WatchStream},
+    rewrite::{Interrupt, KeepAliveStream, Rewriter, View, WatchStream},
     tenant::Tenant,
     unknown::{self, SchemaError},
-    upstream::{UpstreamBody, UpstreamChannel},
+    upstream::{self, UpstreamBody, UpstreamChannel},
 };
 
 /// How much is collected of messages that have arrived already before it is passed on.
@@ -178,8 +178,9 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
         }
         Stream::Watch => {
             let watches = tenant.limits().watches().clone();
+            let by_token = tenant.upstream().user().is_some();
             let rewriter = unknown::schema().and_then(|schema| WatchStream::new(schema, watches));
-            let rewriter = Arc::new(rewriter.map_err(internal)?);
+            let rewriter = Arc::new(rewriter.map_err(internal)?.by_token(by_token));
             let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::AtOnce);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
@@ -347,6 +348,10 @@ impl ResponseStream {
     fn rewrite_one(&mut self, message: Bytes, out: &mut BytesMut) {
         match self.rewriter.response(&self.tenant.view(), &message, out) {
             Ok(()) => {}
+            Err(Interrupt::LoginEnded) => {
+                self.upstream.iter().for_each(UpstreamBody::refused);
+                self.ending = Some(upstream::expired());
+            }
             Err(interrupt) => {
                 let tenant = self.tenant.clone();
                 self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt).await })));

@@ -10,7 +10,12 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tonic::Status;
 
-use super::{pool::InFlight, revocable::Listening, status};
+use super::{
+    credentials::{self, Ticket},
+    pool::InFlight,
+    revocable::Listening,
+    status,
+};
 
 /// An upstream's response as it arrives; broken connections end it with `Unavailable`.
 #[derive(Debug)]
@@ -19,11 +24,35 @@ pub struct UpstreamBody {
     // Counted until the response has ended or nobody wants it any more.
     _in_flight: InFlight,
     _listening: Option<Listening>,
+    /// What the request went by.
+    ticket: Option<Ticket>,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(incoming: Incoming, in_flight: InFlight, listening: Option<Listening>) -> Self {
-        Self { incoming, _in_flight: in_flight, _listening: listening }
+    pub(super) fn new(
+        incoming: Incoming,
+        in_flight: InFlight,
+        listening: Option<Listening>,
+        ticket: Option<Ticket>,
+    ) -> Self {
+        Self { incoming, _in_flight: in_flight, _listening: listening, ticket }
+    }
+
+    /// Notes that the upstream refuses the token that the request went by.
+    pub fn refused(&self) {
+        self.ticket.iter().for_each(Ticket::refused);
+    }
+
+    /// Trailers as they are, unless they say that the token has ended: that is not the client's business.
+    fn checked(&self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+        if self.ticket.is_some()
+            && let Some(status) = frame.trailers_ref().and_then(Status::from_header_map)
+            && credentials::is_refusal(&status)
+        {
+            self.refused();
+            return Err(credentials::expired());
+        }
+        Ok(frame)
     }
 }
 
@@ -33,7 +62,7 @@ impl Body for UpstreamBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| frame.map_err(status::from_hyper)))
+        Poll::Ready(frame.map(|frame| frame.map_err(status::from_hyper).and_then(|frame| self.checked(frame))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -12,7 +12,10 @@ use tokio::{
 };
 use tonic::body::Body;
 
-use super::{Address, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff, greeting::Greeting};
+use super::{
+    Address, Credentials, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff,
+    greeting::Greeting,
+};
 
 /// The kind of traffic a connection is for; it decides the HTTP/2 windows.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +84,10 @@ impl Dialer {
 
     pub(super) fn endpoints(&self) -> usize {
         self.config.endpoints.len()
+    }
+
+    pub(super) fn user(&self) -> Option<&Arc<Credentials>> {
+        self.config.user.as_ref()
     }
 
     pub(super) fn endpoint(&self, index: usize) -> Option<&Endpoint> {

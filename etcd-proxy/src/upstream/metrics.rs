@@ -18,6 +18,7 @@ use prometheus_client::{
 pub struct UpstreamMetrics {
     connections: Family<EndpointLabels, Gauge>,
     dials: Family<DialLabels, Counter>,
+    logins: Family<LoginLabels, Counter>,
     latency: Histogram,
 }
 
@@ -29,6 +30,11 @@ struct EndpointLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DialLabels {
     endpoint: String,
+    result: DialResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LoginLabels {
     result: DialResult,
 }
 
@@ -48,6 +54,7 @@ impl Default for UpstreamMetrics {
         Self {
             connections: Family::default(),
             dials: Family::default(),
+            logins: Family::default(),
             latency: Histogram::new(exponential_buckets(0.000_1, 2.0, 18)),
         }
     }
@@ -58,6 +65,11 @@ impl UpstreamMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register("upstream_connections", "Open connections to the upstream", self.connections.clone());
         registry.register("upstream_dials", "Attempts to connect to the upstream", self.dials.clone());
+        registry.register(
+            "upstream_logins",
+            "Attempts to get a token for the upstream's user and its password",
+            self.logins.clone(),
+        );
         registry.register(
             "upstream_latency_seconds",
             "Time from a unary request to the head of the upstream's response",
@@ -75,6 +87,11 @@ impl UpstreamMetrics {
 
     pub(super) fn failed(&self, endpoint: &impl ToString) {
         self.dials.get_or_create(&DialLabels { endpoint: endpoint.to_string(), result: DialResult::failed }).inc();
+    }
+
+    pub(super) fn logged_in(&self, succeeded: bool) {
+        let result = if succeeded { DialResult::ok } else { DialResult::failed };
+        self.logins.get_or_create(&LoginLabels { result }).inc();
     }
 
     pub(super) fn answered(&self, after: Duration) {

@@ -25,6 +25,7 @@ use tower::Service;
 
 use super::{
     UpstreamBody,
+    credentials::Ticket,
     dial::{Dialer, Traffic},
     revocable::revocable,
     status,
@@ -118,6 +119,15 @@ impl Pool {
         Self::new(dialer, connections, Traffic::Streams)
     }
 
+    /// What its connections are for.
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
     /// One connection to one endpoint and no other.
     pub(super) fn to_member(dialer: Arc<Dialer>, endpoint: usize) -> Self {
         let slot = Slot::new(Box::new([endpoint]));
@@ -135,7 +145,22 @@ impl Pool {
         Self { dialer, traffic, slots }
     }
 
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+    async fn send(&self, request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+        match self.dialer.user() {
+            None => self.deliver(request, None).await,
+            Some(user) => self.send_as(user, request).await,
+        }
+    }
+
+    /// Sends a request to whichever endpoint takes it, by `ticket` if there is one.
+    pub(super) async fn deliver(
+        &self,
+        mut request: Request<Body>,
+        ticket: Option<Ticket>,
+    ) -> Result<Response<UpstreamBody>, Status> {
+        if let Some(ticket) = &ticket {
+            ticket.stamp(request.headers_mut());
+        }
         request
             .headers_mut()
             .insert(USER_AGENT, const { HeaderValue::from_static(concat!("etcd-proxy/", env!("CARGO_PKG_VERSION"))) });
@@ -161,7 +186,7 @@ impl Pool {
                         self.dialer.metrics().answered(sent.elapsed());
                     }
                     self.dialer.succeeded(connection.endpoint);
-                    return Ok(response.map(|body| UpstreamBody::new(body, in_flight, listening)));
+                    return Ok(response.map(|body| UpstreamBody::new(body, in_flight, listening, ticket)));
                 }
                 // Only a request that hyper hands back was surely not sent.
                 Err(mut error) => match error.take_message() {

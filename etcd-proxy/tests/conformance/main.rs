@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+mod authentication;
 mod claims;
 mod cluster;
 mod compaction;

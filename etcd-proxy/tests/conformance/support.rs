@@ -234,7 +234,17 @@ impl Proxy {
 
     pub(crate) async fn start_at(url: &str, prefix: &'static str, change: impl FnOnce(&mut TenantConfig)) -> Self {
         let endpoint = Endpoint::parse(url, false).unwrap();
-        let upstream = Upstream::new(UpstreamConfig::new(vec![endpoint], None));
+        Self::start_on(UpstreamConfig::new(vec![endpoint], None), prefix, change).await
+    }
+
+    /// A proxy that reaches its upstream in a way of its own.
+    pub(crate) async fn start_on(
+        upstream: UpstreamConfig,
+        prefix: &'static str,
+        change: impl FnOnce(&mut TenantConfig),
+    ) -> Self {
+        let metrics = upstream.metrics.clone();
+        let upstream = Upstream::new(upstream);
         let meta = MetaLayout::new(Prefix::new(DEFAULT_META_PREFIX).unwrap());
         let mut config = TenantConfig::new(Prefix::new(prefix).unwrap(), meta);
         let mut registry = Registry::default();
@@ -246,6 +256,7 @@ impl Proxy {
         let tenant = Tenant::new(config, upstream, Metrics::new(&mut registry), stop.clone());
         tenant.start(&TaskTracker::new());
         Limits::register(tenant.limits(), registry.sub_registry_with_prefix("etcd_proxy"));
+        metrics.register(registry.sub_registry_with_prefix("etcd_proxy"));
         let router = service::router(tenant.clone()).unwrap();
         let stopped = stop.clone();
         tokio::spawn(async move {

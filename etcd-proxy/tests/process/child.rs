@@ -208,6 +208,13 @@ impl Proxy {
         Self::run(command, format!("http://{}", free_address()), prefix, endpoints, &[])
     }
 
+    /// A plaintext proxy with environment variables in place of flags.
+    pub(crate) fn spawn_with_environment(prefix: &str, endpoints: &str, variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_etcd-proxy"));
+        command.envs(variables.iter().copied());
+        Self::run(command, format!("http://{}", free_address()), prefix, endpoints, &[])
+    }
+
     pub(crate) fn spawn_at(url: String, prefix: &str, endpoints: &str, flags: &[&str]) -> Self {
         Self::run(Command::new(env!("CARGO_BIN_EXE_etcd-proxy")), url, prefix, endpoints, flags)
     }

@@ -1,0 +1,376 @@
+//! Name and password on an etcd with authentication on, and the token that stands for them.
+//!
+//! etcd gives a token for name and password (`Authenticate`), which goes with each request. It ends by time, with each
+//! change of the user, and, signed as a JWT, with each change of any user or role: whoever uses it learns so from a refusal.
+//! That refusal comes before the request is carried out, on every member and in every version, so that such a request may be
+//! sent again with a new token: [`is_refusal`] names the three answers that say so, the ones that etcd's own client takes for
+//! it (`client/v3/retry_interceptor.go`, `shouldRefreshToken`).
+
+use std::{fmt, fs, io, path::PathBuf, sync::Arc};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use proto::etcdserverpb::{AuthenticateRequest, AuthenticateResponse};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::{backoff::Backoff, metrics::UpstreamMetrics};
+
+/// The header that carries the token (`rpctypes.TokenFieldNameGRPC`).
+pub(super) const TOKEN: HeaderName = HeaderName::from_static("token");
+/// etcd's answers to a token that is none any more (`rpctypes.ErrGRPCInvalidAuthToken`, `ErrGRPCAuthOldRevision`), and to
+/// none at all where one is needed (`ErrGRPCUserEmpty`): authentication was switched on meanwhile.
+const REFUSALS: [(Code, &str); 3] = [
+    (Code::Unauthenticated, "etcdserver: invalid auth token"),
+    (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+    (Code::InvalidArgument, "etcdserver: user name is empty"),
+];
+/// etcd's answer to Authenticate while authentication is off.
+const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
+
+/// A text that is not printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// Where the password comes from.
+#[derive(Clone, Debug)]
+pub enum Password {
+    /// It is given.
+    Text(Secret),
+    /// It is in a file, which is read anew for each login, so that it may change.
+    File(PathBuf),
+}
+
+/// The proxy's user on the upstream, logged in at the first request.
+pub struct Credentials {
+    name: String,
+    password: Password,
+    state: Mutex<State>,
+    /// Held by whoever logs in, for all.
+    login: tokio::sync::Mutex<()>,
+}
+
+/// What one request goes by.
+#[derive(Clone, Debug)]
+pub(super) struct Ticket {
+    user: Arc<Credentials>,
+    /// Tells a login from those before and after.
+    login: u64,
+    token: Option<HeaderValue>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Logins so far.
+    logins: u64,
+    current: Option<Login>,
+    /// How the last attempt failed, until one succeeds.
+    failure: Option<String>,
+    backoff: Backoff,
+}
+
+/// How a login ended.
+#[derive(Clone)]
+enum Login {
+    /// With a token.
+    Token(HeaderValue),
+    /// Needless: authentication is off.
+    Off,
+}
+
+/// Whether a status says that the token was refused before anything was done.
+pub(super) fn is_refusal(status: &Status) -> bool {
+    REFUSALS.contains(&(status.code(), status.message()))
+}
+
+/// Whether a watch was refused for its stream's token: by the reason of its cancel, which is such a status as Go prints it.
+pub fn is_refused_watch(cancel_reason: &str) -> bool {
+    REFUSALS.iter().any(|(code, text)| {
+        let code = match code {
+            Code::Unauthenticated => "Unauthenticated",
+            _ => "InvalidArgument",
+        };
+        cancel_reason
+            .strip_prefix("rpc error: code = ")
+            .and_then(|rest| rest.strip_prefix(code))
+            .is_some_and(|rest| rest.strip_prefix(" desc = ") == Some(text))
+    })
+}
+
+/// What a tenant hears when its stream cannot go on with the token that it began with. It may come again at once.
+pub fn expired() -> Status {
+    Status::unavailable("etcd-proxy: the stream's login at the upstream has ended; open another one")
+}
+
+/// What a tenant hears while the proxy cannot log in. The reason is its operator's business, who has it in the log.
+pub(super) fn not_logged_in() -> Status {
+    Status::unavailable("etcd-proxy: the proxy's user is not accepted by the upstream etcd")
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// The text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+// === impl Password ===
+
+impl Password {
+    /// The password as it is now. One line break at the end of a file does not belong to it.
+    fn read(&self) -> io::Result<String> {
+        let path = match self {
+            Self::Text(text) => return Ok(text.0.clone()),
+            Self::File(path) => path,
+        };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut text = fs::read_to_string(path).map_err(named)?;
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        match text.is_empty() {
+            true => Err(named(io::Error::new(io::ErrorKind::InvalidData, "there is no password in it"))),
+            false => Ok(text),
+        }
+    }
+}
+
+// === impl Credentials ===
+
+impl Credentials {
+    /// The user of this name.
+    pub fn new(name: impl Into<String>, password: Password) -> Self {
+        Self { name: name.into(), password, state: Mutex::default(), login: tokio::sync::Mutex::default() }
+    }
+
+    /// The user's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Why the last login failed, if it did.
+    pub fn failure(&self) -> Option<String> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Whether the upstream has authentication on, as far as a login has shown.
+    pub fn authentication(&self) -> Option<bool> {
+        self.state.lock().current.as_ref().map(|login| matches!(login, Login::Token(_)))
+    }
+
+    /// What the next request goes by. Logs in by `authenticate` if need be; of several requests that need it one does.
+    ///
+    /// # Errors
+    /// When the upstream cannot be asked, or refuses; it is then left alone for a while, since judging a password costs it
+    /// much work.
+    pub(super) async fn ticket(
+        self: &Arc<Self>,
+        metrics: &UpstreamMetrics,
+        authenticate: impl AsyncFnOnce(AuthenticateRequest) -> Result<AuthenticateResponse, Status>,
+    ) -> Result<Ticket, Status> {
+        if let Some(ticket) = self.current()? {
+            return Ok(ticket);
+        }
+        let _login = self.login.lock().await;
+        // Somebody else may have done it meanwhile, or failed.
+        if let Some(ticket) = self.current()? {
+            return Ok(ticket);
+        }
+        let password = match self.password.read() {
+            Ok(password) => password,
+            Err(error) => return Err(self.failed(metrics, format!("the password cannot be read: {error}"))),
+        };
+        let answer = authenticate(AuthenticateRequest { name: self.name.clone(), password }).await;
+        let login = match answer {
+            Ok(answer) => match HeaderValue::try_from(answer.token) {
+                Ok(mut token) => {
+                    // Kept out of logs, and out of the tables of header compression.
+                    token.set_sensitive(true);
+                    Login::Token(token)
+                }
+                Err(_) => return Err(self.failed(metrics, "the upstream's token is no header".to_owned())),
+            },
+            Err(status) if status.code() == Code::FailedPrecondition && status.message() == NOT_ENABLED => Login::Off,
+            // Nobody has judged the password.
+            Err(status) if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) => {
+                return Err(status);
+            }
+            Err(status) => return Err(self.failed(metrics, status.message().to_owned())),
+        };
+        match &login {
+            Login::Token(_) => tracing::debug!(user = self.name, "logged in to the upstream"),
+            Login::Off => tracing::debug!(user = self.name, "the upstream has authentication off"),
+        }
+        metrics.logged_in(true);
+        let mut state = self.state.lock();
+        state.logins = state.logins.wrapping_add(1);
+        state.current = Some(login);
+        state.failure = None;
+        state.backoff.succeeded();
+        drop(state);
+        self.current()?.ok_or_else(not_logged_in)
+    }
+
+    /// What there is to go by, without asking anybody.
+    fn current(self: &Arc<Self>) -> Result<Option<Ticket>, Status> {
+        let state = self.state.lock();
+        match &state.current {
+            Some(login) => {
+                let token = match login {
+                    Login::Token(token) => Some(token.clone()),
+                    Login::Off => None,
+                };
+                Ok(Some(Ticket { user: self.clone(), login: state.logins, token }))
+            }
+            None if !state.backoff.is_over(Instant::now()) => Err(not_logged_in()),
+            None => Ok(None),
+        }
+    }
+
+    fn failed(&self, metrics: &UpstreamMetrics, reason: String) -> Status {
+        metrics.logged_in(false);
+        let mut state = self.state.lock();
+        let wait = state.backoff.failed(Instant::now());
+        let known = state.failure.as_ref() == Some(&reason);
+        if known {
+            tracing::debug!(user = self.name, reason, "cannot log in to the upstream");
+        } else {
+            tracing::error!(
+                user = self.name,
+                reason,
+                "cannot log in to the upstream; trying again after {wait:?} and so on, whenever somebody asks"
+            );
+        }
+        state.failure = Some(reason);
+        not_logged_in()
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+// === impl Ticket ===
+
+impl Ticket {
+    /// Lets a request go by it.
+    pub(super) fn stamp(&self, headers: &mut HeaderMap) {
+        if let Some(token) = &self.token {
+            headers.insert(TOKEN, token.clone());
+        }
+    }
+
+    /// Notes that the upstream refused it: the next request logs in anew.
+    pub(super) fn refused(&self) {
+        let mut state = self.user.state.lock();
+        if state.logins == self.login {
+            state.current = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn user() -> Arc<Credentials> {
+        Arc::new(Credentials::new("tenant", Password::Text("geheim".into())))
+    }
+
+    fn token(token: &str) -> Result<AuthenticateResponse, Status> {
+        Ok(AuthenticateResponse { header: None, token: token.to_owned() })
+    }
+
+    #[tokio::test]
+    async fn many_requests_log_in_once_and_again_after_a_refusal() {
+        let (user, metrics, asked) = (user(), UpstreamMetrics::default(), AtomicU32::new(0));
+        let ask = async |request: AuthenticateRequest| {
+            assert_eq!((request.name.as_str(), request.password.as_str()), ("tenant", "geheim"));
+            tokio::task::yield_now().await;
+            token(&format!("t{}", asked.fetch_add(1, Ordering::Relaxed)))
+        };
+        let tickets = futures::future::join_all((0..10).map(|_| user.ticket(&metrics, ask))).await;
+        assert!(tickets.iter().all(|ticket| ticket.as_ref().unwrap().token.as_ref().unwrap() == "t0"), "{tickets:?}");
+        let old = tickets.into_iter().next().unwrap().unwrap();
+        old.refused();
+        let new = user.ticket(&metrics, ask).await.unwrap();
+        assert_eq!(new.token.as_ref().unwrap(), "t1");
+        // Late news of the old one does not take the new one away.
+        old.refused();
+        assert_eq!(user.ticket(&metrics, ask).await.unwrap().token.unwrap(), "t1");
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_password_is_not_tried_again_at_once() {
+        let (user, metrics) = (user(), UpstreamMetrics::default());
+        let wrong = async |_| Err(Status::invalid_argument("etcdserver: authentication failed"));
+        assert_eq!(user.ticket(&metrics, wrong).await.unwrap_err().code(), Code::Unavailable);
+        assert_eq!(user.failure().unwrap(), "etcdserver: authentication failed");
+        let right = async |_| token("t");
+        assert_eq!(user.ticket(&metrics, right).await.unwrap_err().code(), Code::Unavailable);
+        tokio::time::advance(std::time::Duration::from_secs(2)).await;
+        user.ticket(&metrics, right).await.unwrap();
+        assert_eq!(user.failure(), None);
+    }
+
+    #[tokio::test]
+    async fn authentication_may_be_off() {
+        let (user, metrics) = (user(), UpstreamMetrics::default());
+        let off = async |_| Err(Status::failed_precondition(NOT_ENABLED));
+        let ticket = user.ticket(&metrics, off).await.unwrap();
+        let mut headers = HeaderMap::new();
+        ticket.stamp(&mut headers);
+        assert!(headers.is_empty());
+        assert_eq!(user.authentication(), Some(false));
+        ticket.refused();
+        assert_eq!(user.ticket(&metrics, async |_| token("t")).await.unwrap().token.unwrap(), "t");
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let user = user();
+        assert!(!format!("{user:?} {:?}", Password::Text("geheim".into())).contains("geheim"));
+    }
+
+    #[test]
+    fn one_line_break_is_no_part_of_a_password() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let password = Password::File(file.path().to_owned());
+        for (text, read) in [("geheim\n", "geheim"), ("geheim\r\n", "geheim"), (" x \n\n", " x \n"), ("x", "x")] {
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(password.read().unwrap(), read);
+        }
+        fs::write(file.path(), "\n").unwrap();
+        assert!(password.read().is_err());
+    }
+
+    #[test]
+    fn refused_watches_are_told_from_others() {
+        assert!(is_refused_watch("rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"));
+        assert!(is_refused_watch("rpc error: code = InvalidArgument desc = etcdserver: user name is empty"));
+        assert!(!is_refused_watch("rpc error: code = PermissionDenied desc = etcdserver: permission denied"));
+        assert!(!is_refused_watch("etcdserver: invalid auth token, more"));
+    }
+}
