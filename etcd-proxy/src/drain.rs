@@ -47,8 +47,14 @@ impl Shutdown {
         &self.aborting
     }
 
-    /// Goes through the phases until `connections` have ended.
-    pub async fn run(&self, settings: ShutdownSettings, signals: &mut Signals, connections: &TaskTracker) {
+    /// Goes through the phases until `connections` have ended, and what goes on without them, if it keeps the time.
+    pub async fn run(
+        &self,
+        settings: ShutdownSettings,
+        signals: &mut Signals,
+        connections: &TaskTracker,
+        outliving: &TaskTracker,
+    ) {
         self.leaving.cancel();
         let orderly = async {
             if !settings.delay.is_zero() {
@@ -58,7 +64,12 @@ impl Shutdown {
             tracing::info!(connections = connections.len(), timeout = ?settings.drain_timeout, "closing: finishing requests under way");
             self.closing.cancel();
             connections.close();
-            if timeout(settings.drain_timeout, connections.wait()).await.is_err() {
+            let finish = async {
+                connections.wait().await;
+                outliving.close();
+                outliving.wait().await;
+            };
+            if timeout(settings.drain_timeout, finish).await.is_err() {
                 tracing::warn!(
                     connections = connections.len(),
                     "requests still under way after the drain timeout are cut off"

@@ -64,7 +64,7 @@ pub enum Denied {
 pub enum Unsupported {
     /// Lease ids are permuted, so their order is lost.
     LeaseOrder,
-    /// The hash would cover other tenants' keys.
+    /// A hash of what is stored would cover other tenants' keys, and one of what the tenant sees would be none of etcd's.
     HashKv,
 }
 

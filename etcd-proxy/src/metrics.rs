@@ -22,7 +22,7 @@ pub struct Metrics {
     handling: Family<MethodLabels, Histogram, fn() -> Histogram>,
     /// Keys in upstream answers that lay outside the prefix. Anything but 0 is a defect.
     pub foreign_keys: Counter,
-    /// Open watch streams.
+    /// Open watch streams, those for waiting locks and elections among them.
     pub watch_streams: Gauge,
     /// RangeStreams under way.
     pub range_streams: Gauge,
@@ -136,7 +136,11 @@ impl Metrics {
             "Keys of the upstream's answers that lay outside the prefix and were held back",
             metrics.foreign_keys.clone(),
         );
-        proxy.register("watch_streams", "Open watch streams", metrics.watch_streams.clone());
+        proxy.register(
+            "watch_streams",
+            "Open watch streams, those for waiting locks and elections among them",
+            metrics.watch_streams.clone(),
+        );
         proxy.register("range_streams", "RangeStreams under way", metrics.range_streams.clone());
         proxy.register("keep_alive_streams", "Open lease keep-alive streams", metrics.keep_alive_streams.clone());
         proxy.register(

@@ -145,7 +145,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         }
     };
     report(&reporter, false).await;
-    shutdown.run(config.shutdown, &mut signals, &connections).await;
+    shutdown.run(config.shutdown, &mut signals, &connections, tenant.outliving()).await;
     background.close();
     background.wait().await;
     tracing::info!("stopped");

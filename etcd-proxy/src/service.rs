@@ -4,10 +4,16 @@
 
 mod auth;
 mod cluster;
+mod concurrency;
+mod election;
 mod kv;
 mod lease;
+mod local;
+mod lock;
 mod maintenance;
 mod methods;
+mod observe;
+mod own_stream;
 mod stream;
 mod unary;
 
@@ -24,7 +30,7 @@ use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
 use tonic::{Status, body::Body};
 use tower::Service;
 
-use self::methods::{Action, Method, Methods};
+use self::methods::{Action, Method, Methods, OwnStream, Unary};
 use crate::{
     error::EtcdError,
     grpc::{
@@ -82,8 +88,9 @@ impl Router {
         let limits = self.tenant.limits();
         limits.request()?;
         match method.action {
+            Action::Unary(Unary::Own(own)) if own.waits() => Ok(None),
             Action::Unary(_) => limits.unary().map(Some),
-            Action::Stream(_) => Ok(None),
+            Action::Stream(_) | Action::OwnStream(_) => Ok(None),
         }
     }
 
@@ -132,6 +139,7 @@ impl Router {
         };
         match &method.action {
             Action::Stream(kind) => stream::serve(&self.tenant, kind, client, call).await,
+            Action::OwnStream(OwnStream::Observe) => observe::serve(&self.tenant, client, call).await,
             Action::Unary(kind) => {
                 let mut call = call;
                 let deadline = client.deadline;

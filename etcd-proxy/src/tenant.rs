@@ -91,6 +91,7 @@ struct Inner {
     range_streams: Arc<Semaphore>,
     limits: Arc<Limits>,
     stop: CancellationToken,
+    outliving: TaskTracker,
 }
 
 // === impl TenantConfig ===
@@ -134,6 +135,7 @@ impl Tenant {
             range_streams,
             limits,
             stop,
+            outliving: TaskTracker::new(),
         }))
     }
 
@@ -183,6 +185,11 @@ impl Tenant {
     /// Cancelled when its streams are to end.
     pub fn stop(&self) -> &CancellationToken {
         &self.0.stop
+    }
+
+    /// Where work goes on that outlives the request that it is for.
+    pub fn outliving(&self) -> &TaskTracker {
+        &self.0.outliving
     }
 
     /// The longest message that a client may send.

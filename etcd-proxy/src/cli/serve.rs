@@ -183,7 +183,8 @@ pub struct QuotaArgs {
     /// Requests that may come at once after a time of rest, with --max-requests-per-second; 0 for as many as in a second.
     #[arg(long, env = "ETCD_PROXY_MAX_REQUESTS_BURST", default_value = "0")]
     pub max_requests_burst: u32,
-    /// Unary requests at a time in this process, 0 for no limit. Further ones are refused.
+    /// Unary requests at a time in this process, 0 for no limit. Further ones are refused. Waiting for a lock or in an
+    /// election counts among the watches instead.
     #[arg(long, env = "ETCD_PROXY_MAX_CONCURRENT_REQUESTS", default_value = "0")]
     pub max_concurrent_requests: usize,
     /// Watches at a time in this process, on all streams together, 0 for no limit. Further ones are answered as denied by

@@ -44,6 +44,15 @@ impl UpstreamHeaders {
         Self(headers)
     }
 
+    /// The same for what goes on without the client: without its deadline, and without its wish for a leader.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        let mut headers = self.0.clone();
+        headers.remove("grpc-timeout");
+        headers.remove("hasleader");
+        Self(headers)
+    }
+
     /// The upstream request with these headers.
     pub fn request(self, path: &'static str, body: Body) -> Request<Body> {
         let mut request = Request::new(body);
@@ -61,6 +70,11 @@ impl UpstreamHeaders {
 // === impl Deadline ===
 
 impl Deadline {
+    /// None.
+    pub const fn never() -> Self {
+        Self(None)
+    }
+
     /// The deadline of a call that begins now. A header that is none is no deadline.
     pub fn from_client(client: &HeaderMap) -> Self {
         let timeout = client.get("grpc-timeout").and_then(|value| parse_timeout(value.as_bytes()));

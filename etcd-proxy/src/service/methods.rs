@@ -32,6 +32,8 @@ pub(super) struct Method {
 pub(super) enum Action {
     Unary(Unary),
     Stream(Stream),
+    /// One request, many responses, which are made here.
+    OwnStream(OwnStream),
 }
 
 /// Methods with one message each way.
@@ -56,6 +58,18 @@ pub(super) enum Own {
     AuthStatus,
     UserList,
     RoleList,
+    Lock,
+    Unlock,
+    Campaign,
+    Proclaim,
+    Leader,
+    Resign,
+}
+
+/// Streams of responses that are made here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OwnStream {
+    Observe,
 }
 
 /// Methods with streams.
@@ -88,7 +102,7 @@ impl Methods {
             let grpc_type = match &action {
                 Action::Unary(_) => GrpcType::unary,
                 Action::Stream(Stream::Watch | Stream::KeepAlive) => GrpcType::bidi_stream,
-                Action::Stream(_) => GrpcType::server_stream,
+                Action::Stream(_) | Action::OwnStream(_) => GrpcType::server_stream,
             };
             let metrics = metrics.method(grpc_type, service, name);
             by_path.insert(path, Method { path, action, metrics });
@@ -127,7 +141,6 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
     let membership = || refuse(|| Denied::Membership.into());
     let maintenance = || refuse(|| Denied::Maintenance.into());
     let auth = || refuse(|| Denied::Auth.into());
-    let later = || refuse(not_yet);
     Ok(vec![
         ("/etcdserverpb.KV/Range", forward(Typed::<Range>::new(schema)?)),
         (
@@ -175,25 +188,29 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
         ("/etcdserverpb.Auth/RoleGrantPermission", auth()),
         ("/etcdserverpb.Auth/RoleRevokePermission", auth()),
         // Passed on, they would act on the shared etcd's whole key space.
-        ("/v3lockpb.Lock/Lock", later()),
-        ("/v3lockpb.Lock/Unlock", later()),
-        ("/v3electionpb.Election/Campaign", later()),
-        ("/v3electionpb.Election/Proclaim", later()),
-        ("/v3electionpb.Election/Leader", later()),
-        ("/v3electionpb.Election/Observe", Action::Stream(Stream::Refuse(not_yet))),
-        ("/v3electionpb.Election/Resign", later()),
+        ("/v3lockpb.Lock/Lock", own(Own::Lock)),
+        ("/v3lockpb.Lock/Unlock", own(Own::Unlock)),
+        ("/v3electionpb.Election/Campaign", own(Own::Campaign)),
+        ("/v3electionpb.Election/Proclaim", own(Own::Proclaim)),
+        ("/v3electionpb.Election/Leader", own(Own::Leader)),
+        ("/v3electionpb.Election/Observe", Action::OwnStream(OwnStream::Observe)),
+        ("/v3electionpb.Election/Resign", own(Own::Resign)),
     ])
-}
-
-fn not_yet() -> Status {
-    Status::unimplemented(
-        "etcd-proxy: the lock and election services are not served here; the concurrency packages of etcd's client libraries work without them",
-    )
 }
 
 /// Service and method of a path.
 fn split(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix('/')?.rsplit_once('/')
+}
+
+// === impl Own ===
+
+impl Own {
+    /// Whether it may wait for other clients. Such a call sees itself to the limit of requests at a time, of which it is none
+    /// while it waits.
+    pub(super) fn waits(self) -> bool {
+        matches!(self, Self::Lock | Self::Campaign)
+    }
 }
 
 // === impl Unary, Stream ===
@@ -245,7 +262,7 @@ mod tests {
                     let expected = match &known.action {
                         Action::Unary(_) => (false, false),
                         Action::Stream(Stream::Watch | Stream::KeepAlive) => (true, true),
-                        Action::Stream(_) => (false, true),
+                        Action::Stream(_) | Action::OwnStream(_) => (false, true),
                     };
                     assert_eq!(streams, expected, "{path}");
                     count += 1;

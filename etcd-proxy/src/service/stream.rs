@@ -12,11 +12,12 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
 use http::{HeaderMap, Response};
 use http_body::Frame;
-use http_body_util::Full;
+use http_body_util::{Full, StreamBody};
 use prometheus_client::metrics::gauge::Gauge;
-use proto::etcdserverpb::RangeRequest;
+use proto::etcdserverpb::{RangeRequest, WatchRequest};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::Sleep,
@@ -82,7 +83,8 @@ struct ResponseStream {
     /// The status that follows what has been passed on.
     ending: Option<Status>,
     watched: Watched,
-    call: Call,
+    /// None of a stream that is no call of a client's.
+    call: Option<Call>,
     _open: Option<Open>,
 }
 
@@ -90,7 +92,7 @@ struct ResponseStream {
 type Loading = Pin<Box<dyn Future<Output = Result<bool, Status>> + Send>>;
 
 /// What can end a stream besides its two ends.
-struct Watched {
+pub(super) struct Watched {
     failure: Option<Failure>,
     /// The end of the tenant. A range ends by itself and is waited for.
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
@@ -115,8 +117,33 @@ pub(super) async fn serve(
     tenant: &Tenant,
     kind: &Stream,
     client: ClientCall,
-    mut call: Call,
+    call: Call,
 ) -> Result<Response<Body>, Status> {
+    Ok(grpc_response(respond(tenant, kind, client, Some(call)).await?))
+}
+
+/// A watch stream of this process's own with one request. It counts among the tenant's watches, and not among its calls.
+pub(super) async fn own_watch(
+    tenant: &Tenant,
+    headers: UpstreamHeaders,
+    request: &WatchRequest,
+) -> Result<Body, Status> {
+    let mut frame = BytesMut::new();
+    put_message(request, &mut frame)?;
+    let frame = Frame::data(frame.freeze());
+    // The stream of requests stays open: not everything that may stand between bears a half-closed watch.
+    let requests = futures::stream::iter([Ok::<_, Status>(frame)]).chain(futures::stream::pending());
+    let client = ClientCall {
+        path: "/etcdserverpb.Watch/Watch",
+        headers,
+        deadline: Deadline::never(),
+        frames: Frames::new(tenant.max_message_bytes()),
+        body: Body::new(StreamBody::new(requests)),
+    };
+    respond(tenant, &Stream::Watch, client, None).await
+}
+
+async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: Option<Call>) -> Result<Body, Status> {
     let deadline = client.deadline;
     let opened = deadline.limit(open(tenant, kind, client)).await;
     let checked = opened.and_then(|opened| {
@@ -138,10 +165,12 @@ pub(super) async fn serve(
                 call,
                 _open: open,
             };
-            Ok(grpc_response(Body::new(stream)))
+            Ok(Body::new(stream))
         }
         Err(status) => {
-            call.end(status.code());
+            if let Some(call) = &mut call {
+                call.end(status.code());
+            }
             Err(status)
         }
     }
@@ -360,7 +389,9 @@ impl ResponseStream {
     }
 
     fn end(&mut self, status: Status) -> HeaderMap {
-        self.call.end(status.code());
+        if let Some(call) = &mut self.call {
+            call.end(status.code());
+        }
         // Dropping the upstream's side cancels it there.
         self.upstream = None;
         self.waiting = None;
@@ -415,7 +446,7 @@ impl http_body::Body for ResponseStream {
                         this.ending = this.watched.failed().or_else(|| frame.trailers_ref().and_then(grpc::status_of));
                     }
                 },
-                Some(Err(status)) => this.ending = Some(this.watched.deadline.explain(status)),
+                Some(Err(status)) => this.ending = Some(this.watched.explain(status)),
                 None => {
                     let head = this.watched.failed().or_else(|| this.head.take());
                     this.ending = Some(head.unwrap_or_else(|| {
@@ -430,8 +461,23 @@ impl http_body::Body for ResponseStream {
 // === impl Watched ===
 
 impl Watched {
+    /// For a stream without requests that could fail.
+    pub(super) fn new(tenant: &Tenant, deadline: Deadline) -> Self {
+        Self {
+            failure: None,
+            stop: Some(Box::pin(tenant.stop().clone().cancelled_owned())),
+            deadline,
+            expiry: deadline.sleep().map(Box::pin),
+        }
+    }
+
+    /// See [`Deadline::explain`].
+    pub(super) fn explain(&self, status: Status) -> Status {
+        self.deadline.explain(status)
+    }
+
     /// Ready with the status that ends the stream.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         if let Some(Failure { failed, ending: Ending::AtOnce }) = &mut self.failure {
             match Pin::new(failed).poll(cx) {
                 Poll::Ready(Ok(status)) => {

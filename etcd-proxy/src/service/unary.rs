@@ -9,7 +9,9 @@ use proto::etcdserverpb::{PutRequest, RangeRequest};
 use tonic::Status;
 
 use super::{
-    ClientCall, auth, cluster, kv, lease, maintenance,
+    ClientCall, auth, cluster, election, kv, lease,
+    local::Local,
+    lock, maintenance,
     methods::{Own, Unary},
 };
 use crate::{
@@ -21,6 +23,8 @@ use crate::{
     unknown,
 };
 
+/// Levels of messages below a request that is carried out here: `ProclaimRequest` has a `LeaderKey`.
+const MAX_DEPTH: usize = 1;
 /// Keys that are looked up at a time.
 const LOOK_UPS: usize = 16;
 
@@ -47,11 +51,17 @@ pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> 
         Own::AuthStatus => auth::status(own_call).await,
         Own::UserList => auth::users(own_call).await,
         Own::RoleList => auth::roles(own_call).await,
+        Own::Lock => lock::lock(own_call).await,
+        Own::Unlock => lock::unlock(own_call).await,
+        Own::Campaign => election::campaign(own_call).await,
+        Own::Proclaim => election::proclaim(own_call).await,
+        Own::Leader => election::leader(own_call).await,
+        Own::Resign => election::resign(own_call).await,
     }
 }
 
 /// Passes a call on by way of its rewriter.
-async fn forward(
+pub(super) async fn forward(
     tenant: &Tenant,
     rewriter: &dyn Rewriter,
     path: &'static str,
@@ -146,9 +156,9 @@ pub(super) async fn rewritten(
 pub(super) struct OwnCall<'a> {
     pub(super) tenant: &'a Tenant,
     /// The method's path, the same upstream.
-    path: &'static str,
-    headers: UpstreamHeaders,
-    message: Bytes,
+    pub(super) path: &'static str,
+    pub(super) headers: UpstreamHeaders,
+    pub(super) message: Bytes,
 }
 
 // === impl OwnCall ===
@@ -158,8 +168,13 @@ impl OwnCall<'_> {
     pub(super) fn request<M: Message + Default>(&self, name: &str) -> Result<M, Status> {
         let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
         let id = schema.message(name).map_err(|error| Status::internal(error.to_string()))?;
-        schema.scan(id, &self.message, 0)?;
+        schema.scan(id, &self.message, MAX_DEPTH)?;
         M::decode(self.message.clone()).map_err(|_| unknown::Refusal::Malformed.into())
+    }
+
+    /// The tenant's etcd, for the steps of this call.
+    pub(super) fn local(&self) -> Local {
+        Local::new(self.tenant.clone(), self.headers.clone())
     }
 
     /// Asks the upstream by the same method.

@@ -32,6 +32,8 @@ use proto::{
         watch_request::RequestUnion,
     },
     mvccpb::KeyValue,
+    v3electionpb::election_client::ElectionClient,
+    v3lockpb::lock_client::LockClient,
 };
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -70,6 +72,8 @@ pub(crate) struct Client {
     pub(crate) cluster: ClusterClient<Channel>,
     pub(crate) maintenance: MaintenanceClient<Channel>,
     pub(crate) auth: AuthClient<Channel>,
+    pub(crate) lock: LockClient<Channel>,
+    pub(crate) election: ElectionClient<Channel>,
 }
 
 /// An open watch stream.
@@ -315,6 +319,8 @@ impl Client {
             cluster: ClusterClient::new(channel.clone()),
             maintenance: MaintenanceClient::new(channel.clone()),
             auth: AuthClient::new(channel.clone()),
+            lock: LockClient::new(channel.clone()),
+            election: ElectionClient::new(channel.clone()),
             channel,
         }
     }
