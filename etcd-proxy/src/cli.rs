@@ -3,6 +3,7 @@
 //! Nothing is validated here beyond the form of single values; [`crate::config`] does the rest.
 
 mod help;
+mod inspect;
 mod refused;
 mod serve;
 mod shared;
@@ -17,6 +18,7 @@ use std::{
 use clap::{Args, Command, FromArgMatches, error::ErrorKind};
 
 pub use self::{
+    inspect::{CheckArgs, CountArgs, ExamineArgs, OutputArgs, OutputFormat, UsageArgs},
     serve::{CompactionArg, LimitArgs, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, ViewArgs},
     shared::{LogArgs, LogFormat, LogLevel, TenantArgs, UpstreamArgs},
     tools::{ClaimArgs, LeaveArgs, OwnerArgs, ReleaseArgs},
@@ -31,6 +33,10 @@ pub enum Invocation {
     Claim(Box<ClaimArgs>),
     /// Give a claimed prefix back.
     Release(Box<ReleaseArgs>),
+    /// Count what tenants store.
+    Usage(Box<UsageArgs>),
+    /// Look whether an upstream will do.
+    Check(Box<CheckArgs>),
 }
 
 /// What environment variables of this program begin with.
@@ -39,6 +45,8 @@ const ENVIRONMENT: &str = "ETCD_PROXY_";
 const SERVE: &str = "serve";
 const CLAIM: &str = "claim";
 const RELEASE: &str = "release";
+const USAGE: &str = "usage";
+const CHECK: &str = "check";
 
 /// Reads the command line and the environment; `args` begins with the program's name.
 ///
@@ -55,6 +63,8 @@ pub fn parse(
     match matches.subcommand() {
         Some((CLAIM, matches)) => Ok(Invocation::Claim(Box::new(ClaimArgs::from_arg_matches(matches)?))),
         Some((RELEASE, matches)) => Ok(Invocation::Release(Box::new(ReleaseArgs::from_arg_matches(matches)?))),
+        Some((USAGE, matches)) => Ok(Invocation::Usage(Box::new(UsageArgs::from_arg_matches(matches)?))),
+        Some((CHECK, matches)) => Ok(Invocation::Check(Box::new(CheckArgs::from_arg_matches(matches)?))),
         Some((_, matches)) => Ok(Invocation::Serve(Box::new(ServeArgs::from_arg_matches(matches)?))),
         None => Err(command().error(ErrorKind::MissingSubcommand, "no command")),
     }
@@ -65,13 +75,16 @@ pub fn command() -> Command {
     let serve = ServeArgs::augment_args(Command::new(SERVE)).about("Serve one tenant (the default command).");
     let claim = ClaimArgs::augment_args(Command::new(CLAIM)).about("Claim a prefix on the upstream for one tenant.");
     let release = ReleaseArgs::augment_args(Command::new(RELEASE)).about("Give a claimed prefix back.");
+    let usage = UsageArgs::augment_args(Command::new(USAGE)).about("Show what every tenant on the upstream stores.");
+    let check = CheckArgs::augment_args(Command::new(CHECK))
+        .about("Look whether an upstream, and a proxy on it, can be expected to work. Changes nothing.");
     let version = concat!(env!("CARGO_PKG_VERSION"));
     let root = Command::new("etcd-proxy")
         .version(version)
         .disable_help_subcommand(true)
         .subcommand_required(true)
         .override_help(help::root(&serve));
-    [serve, claim, release].into_iter().fold(root, |root, command| {
+    [serve, claim, release, usage, check].into_iter().fold(root, |root, command| {
         let help = help::command(&command);
         root.subcommand(command.version(version).override_help(help))
     })
@@ -101,7 +114,7 @@ fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut normal: Vec<OsString> = args.next().into_iter().collect();
     let mut rest: Vec<OsString> = args.map(two_dashes).collect();
     match rest.first().and_then(|first| first.to_str()) {
-        Some(SERVE | CLAIM | RELEASE | "-h" | "--help" | "-V" | "--version") => {}
+        Some(SERVE | CLAIM | RELEASE | USAGE | CHECK | "-h" | "--help" | "-V" | "--version") => {}
         // A word that is not a flag: let clap say that it is no command.
         Some(word) if !word.starts_with('-') => {}
         _ => normal.push(SERVE.into()),

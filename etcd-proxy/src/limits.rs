@@ -27,6 +27,7 @@ use self::{
 };
 pub(crate) use self::{
     account::{Account, NotAdmitted, Place},
+    follow::measure,
     tally::Counted,
 };
 pub use self::{ledger::Amount, tally::Tally, usage::Usage};

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Claim(args)) => tool(&args.log, tools::claim(*args.clone())),
         Ok(Invocation::Release(args)) => tool(&args.log, tools::release(*args.clone())),
+        Ok(Invocation::Usage(args)) => tool(&args.log, tools::usage(*args.clone())),
+        Ok(Invocation::Check(args)) => tool(&args.log, tools::check(*args.clone())),
         Err(error) => error.exit(),
     };
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

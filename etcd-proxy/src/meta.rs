@@ -137,6 +137,18 @@ impl MetaLayout {
         hex::decode(hex).ok().filter(|prefix| !prefix.is_empty())
     }
 
+    /// The range of all tenants' meta keys: key and range end.
+    pub fn tenants(&self) -> (Bytes, Bytes) {
+        (self.prefix.key(b"tenants/"), self.prefix.key(b"tenants0"))
+    }
+
+    /// The tenant's prefix that a key of [`MetaLayout::tenants`] names; `None` if it names none.
+    pub fn tenant_of(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"tenants/")?;
+        let hex = rest.split(|byte| *byte == b'/').next().filter(|hex| hex.len() < rest.len())?;
+        hex::decode(hex).ok().filter(|prefix| !prefix.is_empty())
+    }
+
     /// The meta keys of one tenant.
     pub fn tenant(&self, prefix: &Prefix) -> TenantKeys {
         let base = self.prefix.key(format!("tenants/{}/", prefix.hex()).as_bytes());
@@ -299,6 +311,10 @@ mod tests {
             assert_eq!(tenant().marked_lease(&tenant().lease_mark(id)), Some(id));
         }
         assert_eq!(tenant().marked_lease(b"/elsewhere/0000000000000001"), None);
+        assert_eq!(layout().tenant_of(&tenant().secret()), Some(b"/a/".to_vec()));
+        for no_tenant in ["tenants/", "tenants/2f612f", "tenants/2f6/secret", "claims/2f612f"] {
+            assert_eq!(layout().tenant_of(format!("/etcd-proxy.meta/{no_tenant}").as_bytes()), None, "{no_tenant}");
+        }
         for no_prefix in ["", "xy", "2f6"] {
             let key = format!("/etcd-proxy.meta/claims/{no_prefix}");
             assert_eq!(layout().claimed_prefix(key.as_bytes()), None, "{key}");

@@ -14,6 +14,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
+pub(crate) use self::leases::load_or_make as lease_cipher;
 use self::{versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,

@@ -1,4 +1,9 @@
-//! The tools in the binary: `claim` and `release`.
+//! The tools in the binary: `claim` and `release`, `usage` and `check`.
+
+mod adopt;
+mod check;
+mod table;
+mod usage;
 
 use std::{
     io::{self, Write},
@@ -9,6 +14,8 @@ use proto::etcdserverpb::RangeRequest;
 use tokio::time::timeout;
 use tonic::Status;
 
+use self::adopt::{Adoption, adopt};
+pub use self::{check::check, usage::usage};
 use crate::{
     cli::{ClaimArgs, ReleaseArgs},
     config::{ConfigError, Tenancy, UpstreamSettings},
@@ -37,6 +44,9 @@ pub enum ToolError {
     /// The upstream refused to answer.
     #[error("the upstream answers {:?}: {}", .0.code(), .0.message())]
     Upstream(#[from] Status),
+    /// Something is wrong, which has been printed.
+    #[error("{0} of the findings keep a proxy from working")]
+    Found(usize),
     /// No answer in time.
     #[error("not done within {0:?}; raise --command-timeout, or look whether the upstream of --endpoints is up")]
     Timeout(Duration),
@@ -63,15 +73,23 @@ pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
     let work = async {
         let mut kv = upstream.kv();
         meta::claim(&mut kv, &layout, &tenancy.prefix, &claim).await?;
-        keys_under(&mut kv, &tenancy.prefix).await
+        let keys = keys_under(&mut kv, &tenancy.prefix).await?;
+        let adoption = match args.claim.adopt_leases {
+            true => Some(adopt_leases(&upstream, &layout, &tenancy.prefix).await?),
+            false => None,
+        };
+        Ok::<_, ToolError>((keys, adoption))
     };
-    let keys = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
+    let (keys, adoption) = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
     let mut out = io::stdout().lock();
     writeln!(out, "{} is claimed by {}", tenancy.prefix, claim.owner)?;
     if keys > 0 {
         writeln!(out, "it holds {keys} keys already, which its tenant will see")?;
     }
-    Ok(())
+    match adoption {
+        Some(adoption) => adoption.print(&mut out),
+        None => Ok(()),
+    }
 }
 
 /// `etcd-proxy release`.
@@ -92,6 +110,12 @@ pub async fn release(args: ReleaseArgs) -> Result<(), ToolError> {
     let released = timeout(limit, work).await.map_err(|_| ToolError::Timeout(limit))??;
     writeln!(io::stdout().lock(), "{} is released; it was claimed by {}", tenancy.prefix, released.owner)?;
     Ok(())
+}
+
+async fn adopt_leases(upstream: &Upstream, layout: &MetaLayout, prefix: &Prefix) -> Result<Adoption, ToolError> {
+    let held = meta::read_claim(&mut upstream.kv(), layout, prefix).await?;
+    let held = held.ok_or_else(|| ReleaseError::NotClaimed(prefix.clone()))?;
+    Ok(adopt(upstream, layout, prefix, &held).await?)
 }
 
 async fn keys_under(kv: &mut Kv, prefix: &Prefix) -> Result<i64, ToolError> {

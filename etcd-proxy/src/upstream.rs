@@ -129,6 +129,11 @@ impl Upstream {
         self.streams.clone()
     }
 
+    /// The members' addresses, in the order of [`Upstream::members`].
+    pub fn endpoints(&self) -> &[Endpoint] {
+        self.dialer.all_endpoints()
+    }
+
     /// Name and password, where the upstream's user is not that of a certificate.
     pub fn user(&self) -> Option<&Arc<Credentials>> {
         self.dialer.user()

@@ -36,5 +36,7 @@ mod stop;
 mod tls;
 #[path = "process/tls_volume.rs"]
 mod tls_volume;
+#[path = "process/tools.rs"]
+mod tools;
 #[path = "process/unix.rs"]
 mod unix;

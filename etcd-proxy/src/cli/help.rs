@@ -23,6 +23,12 @@ pub(super) fn root(serve: &Command) -> String {
   etcd-proxy release [flags]
     Give a claimed prefix back.
 
+  etcd-proxy usage [flags]
+    Show what every tenant on the shared etcd stores.
+
+  etcd-proxy check [flags]
+    Look whether the shared etcd, and a proxy on it, can be expected to work.
+
   etcd-proxy --version
     Show the version of etcd-proxy.
 

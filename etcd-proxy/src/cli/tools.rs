@@ -33,6 +33,11 @@ pub struct OwnerArgs {
     /// Identity of the owner that survives renaming (the uid of a Kubernetes object).
     #[arg(long, env = "ETCD_PROXY_OWNER_UID", default_value = "")]
     pub owner_uid: String,
+    /// Make leases that were granted past the proxy (through a grpc-proxy, say) the tenant's, if keys under the prefix and no
+    /// others hang on them. Their keys keep them; their ids change, and are printed. Stop whoever grants such leases first.
+    #[arg(long, env = "ETCD_PROXY_ADOPT_LEASES", value_parser = values::boolean,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    pub adopt_leases: bool,
     /// Longest time for the whole command.
     #[arg(long, env = "ETCD_PROXY_COMMAND_TIMEOUT", value_parser = values::duration, default_value = "10s")]
     pub command_timeout: Duration,

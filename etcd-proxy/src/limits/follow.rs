@@ -19,7 +19,7 @@ use proto::{
 use tonic::{Code, Request, Status, metadata::MetadataValue};
 
 use super::{account::Account, ledger::Amount};
-use crate::upstream::Upstream;
+use crate::{prefix::Prefix, upstream::Upstream};
 
 /// How long the follower waits before it looks again after the upstream was lost.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -27,6 +27,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PAGE: i64 = 1 << 20;
 /// Keys of a page at most: keys that follow small ones may be large.
 const PAGE_KEYS: i64 = 64;
+
+/// How often a count starts over because its revision was compacted meanwhile.
+const COUNTS: usize = 3;
 
 /// What is counted.
 #[derive(Clone, Debug)]
@@ -78,9 +81,32 @@ pub(super) async fn follow(upstream: &Upstream, account: &Account, subject: &Sub
     }
 }
 
+/// What lies under `prefix` at one revision, and that revision: keys, and on demand the bytes of keys (without the prefix)
+/// and values, for which everything is read, part by part. `seen` hears what has been counted so far.
+///
+/// # Errors
+/// When the upstream cannot be asked, or compacts faster than it can be read.
+pub(crate) async fn measure(
+    upstream: &Upstream,
+    prefix: &Prefix,
+    bytes: bool,
+    seen: &mut (dyn FnMut(Amount) + Send),
+) -> Result<(Amount, i64), Status> {
+    let strip = bytes.then(|| prefix.as_bytes().len());
+    let (key, range_end) = prefix.all();
+    let subject = Subject { what: "everything", key, range_end, strip };
+    for _ in 1..COUNTS {
+        match subject.count(upstream, seen).await {
+            Err(status) if status.code() == Code::OutOfRange => {}
+            counted => return counted,
+        }
+    }
+    subject.count(upstream, seen).await
+}
+
 async fn follow_once(upstream: &Upstream, account: &Account, subject: &Subject, count: bool) -> Lost {
     if count {
-        match subject.count(upstream).await {
+        match subject.count(upstream, &mut |_| {}).await {
             Ok((stored, revision)) => account.recounted(stored, revision),
             Err(status) if status.code() == Code::OutOfRange => return Lost::Count("compacted while counting"),
             Err(status) => return Lost::Sight(status),
@@ -96,29 +122,42 @@ async fn follow_once(upstream: &Upstream, account: &Account, subject: &Subject, 
 // === impl Subject ===
 
 impl Subject {
-    /// Everything as it is at one revision.
-    async fn count(&self, upstream: &Upstream) -> Result<(Amount, i64), Status> {
+    /// Everything as it is at one revision; `seen` hears what has been counted so far.
+    async fn count(&self, upstream: &Upstream, seen: &mut (dyn FnMut(Amount) + Send)) -> Result<(Amount, i64), Status> {
         let counted = upstream.kv().range(RangeRequest { count_only: true, ..self.range(0) }).await?.into_inner();
         let revision = counted.header.ok_or_else(no_header)?.revision;
         let Some(strip) = self.strip else { return Ok((Amount { keys: counted.count, bytes: 0 }, revision)) };
-        let stored = match self.stream(upstream, revision, strip).await {
-            Err(status) if status.code() == Code::Unimplemented => self.pages(upstream, revision, strip).await?,
+        let stored = match self.stream(upstream, revision, strip, seen).await {
+            Err(status) if status.code() == Code::Unimplemented => self.pages(upstream, revision, strip, seen).await?,
             stored => stored?,
         };
         Ok((stored, revision))
     }
 
-    async fn stream(&self, upstream: &Upstream, revision: i64, strip: usize) -> Result<Amount, Status> {
+    async fn stream(
+        &self,
+        upstream: &Upstream,
+        revision: i64,
+        strip: usize,
+        seen: &mut (dyn FnMut(Amount) + Send),
+    ) -> Result<Amount, Status> {
         let mut kv = KvClient::new(upstream.ranges()).max_decoding_message_size(usize::MAX);
         let mut parts = kv.range_stream(self.range(revision)).await?.into_inner();
         let mut stored = Amount::NOTHING;
         while let Some(part) = parts.message().await? {
             stored += part.range_response.iter().map(|part| sum(part, strip)).sum();
+            seen(stored);
         }
         Ok(stored)
     }
 
-    async fn pages(&self, upstream: &Upstream, revision: i64, strip: usize) -> Result<Amount, Status> {
+    async fn pages(
+        &self,
+        upstream: &Upstream,
+        revision: i64,
+        strip: usize,
+        seen: &mut (dyn FnMut(Amount) + Send),
+    ) -> Result<Amount, Status> {
         let mut kv = upstream.kv();
         let mut page = RangeRequest { limit: 1, ..self.range(revision) };
         let mut stored = Amount::NOTHING;
@@ -126,6 +165,7 @@ impl Subject {
             let answer = kv.range(page.clone()).await?.into_inner();
             let found = sum(&answer, strip);
             stored += found;
+            seen(stored);
             let (true, Some(last)) = (answer.more, answer.kvs.last()) else { return Ok(stored) };
             // The smallest key after that one.
             page.key = [&last.key[..], b"\0"].concat().into();

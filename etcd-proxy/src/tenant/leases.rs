@@ -26,7 +26,7 @@ pub(super) fn stand_in() -> Result<LeaseCipher, Status> {
 }
 
 /// The mapping that belongs to the stored secret, or to a new one if none is stored.
-pub(super) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Result<LeaseCipher, Status> {
+pub(crate) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Result<LeaseCipher, Status> {
     if let Some(stored) = load(upstream, keys).await? {
         return Ok(stored);
     }

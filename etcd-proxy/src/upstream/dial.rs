@@ -90,6 +90,10 @@ impl Dialer {
         self.config.user.as_ref()
     }
 
+    pub(super) fn all_endpoints(&self) -> &[Endpoint] {
+        &self.config.endpoints
+    }
+
     pub(super) fn endpoint(&self, index: usize) -> Option<&Endpoint> {
         self.config.endpoints.get(index)
     }
