@@ -201,6 +201,7 @@ impl TryFrom<ServeArgs> for Config {
         }
         let advertise = advertised(&args.listen.advertise_client_urls, &clients, tls.is_some())?;
         for (flag, duration) in [
+            ("--compaction-min-age", args.view.compaction_min_age),
             ("--cert-reload-interval", args.security.cert_reload_interval),
             ("--handshake-timeout", args.limits.handshake_timeout),
             ("--grpc-keepalive-timeout", args.listen.grpc_keepalive_timeout),
@@ -229,6 +230,7 @@ impl TryFrom<ServeArgs> for Config {
             name: args.view.name,
             compaction: match args.view.compaction_policy {
                 CompactionArg::Virtual => CompactionPolicy::Virtual,
+                CompactionArg::Passthrough => CompactionPolicy::Passthrough { min_age: args.view.compaction_min_age },
                 CompactionArg::Deny => CompactionPolicy::Deny,
             },
             advertise,

@@ -1,5 +1,6 @@
 //! One tenant: its prefix, its mapping of lease ids, its watermark, and how to reach the upstream for it.
 
+mod ages;
 mod leases;
 mod versions;
 mod watermark;
@@ -15,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
 pub(crate) use self::leases::load_or_make as lease_cipher;
-use self::{versions::Versions, watermark::Watermark};
+use self::{ages::Ages, versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
     lease_id::LeaseCipher,
@@ -71,6 +72,11 @@ pub enum CompactionPolicy {
     /// Moves the tenant's watermark; the shared history stays.
     #[default]
     Virtual,
+    /// Moves the tenant's watermark, and compacts the shared history as far as it is older than this.
+    Passthrough {
+        /// How old a revision must be for sure.
+        min_age: Duration,
+    },
     /// Is refused.
     Deny,
 }
@@ -88,6 +94,7 @@ struct Inner {
     leases: OnceCell<LeaseCipher>,
     stand_in: OnceCell<LeaseCipher>,
     watermark: Watermark,
+    ages: Ages,
     versions: Versions,
     range_streams: Arc<Semaphore>,
     limits: Arc<Limits>,
@@ -132,6 +139,7 @@ impl Tenant {
             leases: OnceCell::new(),
             stand_in: OnceCell::new(),
             watermark,
+            ages: Ages::default(),
             versions: Versions::default(),
             range_streams,
             limits,
@@ -140,15 +148,17 @@ impl Tenant {
         }))
     }
 
-    /// Starts what goes on in the background: following the watermark that other replicas move, and what is stored where
-    /// that is limited. It ends when the tenant stops.
+    /// Starts what goes on in the background: following the watermark that other replicas move, what is stored where that is
+    /// limited, and how old revisions are where that counts. It ends when the tenant stops.
     pub fn start(&self, tasks: &TaskTracker) {
         let tenant = self.clone();
         tasks.spawn(async move {
             let stop = tenant.0.stop.clone();
             // An error means that the tenant stopped first.
-            let following =
-                async { tokio::join!(watermark::follow(&tenant), tenant.0.limits.follow(&tenant.0.upstream)) };
+            let following = async {
+                let limits = tenant.0.limits.follow(&tenant.0.upstream);
+                tokio::join!(watermark::follow(&tenant), limits, ages::take_notes(&tenant))
+            };
             let _stopped = stop.run_until_cancelled(following).await;
         });
     }

@@ -87,7 +87,7 @@ pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
         writeln!(out, "it holds {keys} keys already, which its tenant will see")?;
     }
     match adoption {
-        Some(adoption) => adoption.print(&mut out),
+        Some(adoption) => Ok(adoption.print(&mut out)?),
         None => Ok(()),
     }
 }

@@ -43,9 +43,14 @@ pub struct ViewArgs {
     #[arg(long, env = "ETCD_PROXY_NAME", default_value = "etcd-proxy")]
     pub name: String,
     /// What the tenant's compactions do: virtual (the tenant itself no longer sees its old revisions, the shared history
-    /// stays) or deny.
+    /// stays), passthrough (the same, and the shared history is compacted as far as it is older than --compaction-min-age) or
+    /// deny.
     #[arg(long, env = "ETCD_PROXY_COMPACTION_POLICY", default_value = "virtual")]
     pub compaction_policy: CompactionArg,
+    /// How old a revision must be for a compaction to reach it on the upstream, with --compaction-policy=passthrough. Ages are
+    /// counted from the start of the process.
+    #[arg(long, env = "ETCD_PROXY_COMPACTION_MIN_AGE", value_parser = values::duration, default_value = "10m")]
+    pub compaction_min_age: Duration,
 }
 
 /// What the tenant's compactions do.
@@ -53,6 +58,8 @@ pub struct ViewArgs {
 pub enum CompactionArg {
     /// They move the tenant's watermark.
     Virtual,
+    /// They move the tenant's watermark and compact what is old of the shared history.
+    Passthrough,
     /// They are refused.
     Deny,
 }

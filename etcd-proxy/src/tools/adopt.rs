@@ -4,7 +4,7 @@
 //! keys, and bears another id from now on: a client that knew the old one finds it as if it had expired, and finds the new
 //! one in the lease of its keys.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use proto::etcdserverpb::{
@@ -15,10 +15,7 @@ use proto::etcdserverpb::{
 };
 use tonic::{Code, Status};
 
-use super::{
-    ToolError,
-    table::{Align, table},
-};
+use super::table::{Align, table};
 use crate::{
     meta::{self, Held, MetaLayout, TenantKeys},
     prefix::Prefix,
@@ -157,7 +154,7 @@ impl Relation {
 
 impl Adoption {
     /// Says what was done, with ids in hexadecimal as etcdctl has them.
-    pub(super) fn print(&self, out: &mut impl Write) -> Result<(), ToolError> {
+    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{} leases are adopted; {} were the tenant's already", self.adopted.len(), self.known)?;
         if !self.adopted.is_empty() {
             let head = [("ID BEFORE", Align::Left), ("ID NOW", Align::Left), ("KEYS", Align::Right)];

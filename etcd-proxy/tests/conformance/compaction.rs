@@ -1,6 +1,6 @@
 //! Compaction: of one tenant's history, not of everybody's.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use etcd_proxy::tenant::CompactionPolicy;
 use proto::etcdserverpb::{
@@ -60,8 +60,14 @@ async fn compacting_moves_the_tenants_watermark_alone() {
 /// The same calls on etcd itself, answer by answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn compact_answers_as_etcds() {
+    for policy in [CompactionPolicy::Virtual, CompactionPolicy::Passthrough { min_age: Duration::from_millis(1) }] {
+        compact_answers_as_etcds_by(policy).await;
+    }
+}
+
+async fn compact_answers_as_etcds_by(policy: CompactionPolicy) {
     let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
-    let proxy = Proxy::start(&shared, "/a/").await;
+    let proxy = Proxy::start_with(&shared, "/a/", |config| config.compaction = policy).await;
     let mut answers = Vec::new();
     for mut client in [etcd.client().await, proxy.client().await] {
         let mut of_client =
@@ -291,4 +297,58 @@ async fn it_can_be_switched_off() {
     let (code, text) = refusal(a.compact(revision).await);
     assert_eq!(code, Code::PermissionDenied);
     assert!(text.contains("compaction"), "{text}");
+}
+
+/// Passed through, a compaction reaches what is old of the shared history and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_that_is_passed_on_spares_what_is_young() {
+    const MIN_AGE: Duration = Duration::from_secs(3);
+    let etcd = Etcd::start().await;
+    let policy = CompactionPolicy::Passthrough { min_age: MIN_AGE };
+    let proxy = Proxy::start_with(&etcd, "/a/", |config| config.compaction = policy).await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    let other = Proxy::start(&etcd, "/b/").await;
+    let revisions = history(&mut a).await;
+    let (middle, last) = (revisions[5], revisions[9]);
+    // As soon after the start nothing is old.
+    a.compact(middle).await.unwrap();
+    assert_eq!(refusal(a.range(at("k", middle - 1)).await), compacted());
+    assert_eq!(direct.range(at("/a/k", middle - 1)).await.unwrap().kvs[0].value, "4");
+
+    let written = Instant::now();
+    let mut compactions = 0;
+    let reached = loop {
+        let head = a.put("k", "young").await;
+        let asked = Instant::now();
+        a.compact(head).await.unwrap();
+        compactions += 1;
+        assert_eq!(refusal(a.range(at("k", head - 1)).await), compacted());
+        match direct.range(at("/a/k", last)).await {
+            // What was written a moment ago is there for everybody else.
+            Ok(_) => assert!(written.elapsed() < PATIENCE, "never compacted"),
+            Err(status) => {
+                assert_eq!(refusal::<()>(Err(status)), compacted());
+                assert!(asked - written >= MIN_AGE, "compacted after {:?}", asked - written);
+                assert_eq!(direct.range(at("/a/k", head - 1)).await.unwrap().kvs[0].value, "young");
+                break head;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(compactions > 2);
+    // It shows through to the others, and to nobody else's watermark.
+    let mut b = other.client().await;
+    assert_eq!(refusal(b.range(at("none", middle)).await), compacted());
+    assert_eq!(b.range(at("none", reached - 1)).await.unwrap().kvs.len(), 0);
+    // A compaction that the tenant wants no further goes no further, however old the rest is.
+    let early = a.put("k", "early").await;
+    let late = a.put("k", "late").await;
+    let since = Instant::now();
+    while since.elapsed() < MIN_AGE + Duration::from_secs(1) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    a.kv.compact(CompactionRequest { revision: early, physical: true }).await.unwrap();
+    assert_eq!(refusal(direct.range(at("/a/k", early - 1)).await), compacted());
+    assert_eq!(direct.range(at("/a/k", early)).await.unwrap().kvs[0].value, "early");
+    assert!(late > early);
 }
