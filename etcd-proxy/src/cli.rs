@@ -1,7 +1,9 @@
-//! The command line: etcd's flag names, also by environment (`ETCD_PROXY_*`), and etcd's manner of speaking.
+//! The command line: etcd's flag names, also by environment (`ETCD_PROXY_*`) and YAML file, and etcd's manner of speaking.
 //!
 //! Nothing is validated here beyond the form of single values; [`crate::config`] does the rest.
 
+mod argv;
+mod config_file;
 mod help;
 mod inspect;
 mod refused;
@@ -16,6 +18,8 @@ use std::{
 };
 
 use clap::{Args, Command, FromArgMatches, error::ErrorKind};
+
+use self::argv::Argv;
 
 pub use self::{
     inspect::{CheckArgs, CountArgs, ExamineArgs, OutputArgs, OutputFormat, UsageArgs},
@@ -52,31 +56,41 @@ const CHECK: &str = "check";
 ///
 /// # Errors
 /// clap's errors, requests for help and for the version among them: [`clap::Error::exit`] treats each as it should be.
-/// A flag of etcd or of its grpc-proxy that is not honoured here is an error that says why.
+/// A flag of etcd or of its grpc-proxy that is not honoured here is an error that says why, in the file (`--config-file`), too.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Invocation, clap::Error> {
-    let args = normalise(args);
-    refused::check(&args, environment).map_err(|refusal| command().error(ErrorKind::UnknownArgument, refusal))?;
-    let matches = command().try_get_matches_from(args)?;
+    let mut root = command();
+    let environment: Vec<_> = environment.into_iter().collect();
+    let mut argv = Argv::new(args, &root);
+    refused::check(&mut argv, &environment).map_err(|refusal| root.error(ErrorKind::UnknownArgument, refusal))?;
+    let origins = config_file::apply(&mut argv, &environment, &root)
+        .map_err(|error| root.error(ErrorKind::ValueValidation, error))?;
+    let grpc_proxy = argv.grpc_proxy;
+    let matches =
+        root.try_get_matches_from_mut(argv.into_words()).map_err(|error| origins.explain(error, &mut root))?;
     match matches.subcommand() {
         Some((CLAIM, matches)) => Ok(Invocation::Claim(Box::new(ClaimArgs::from_arg_matches(matches)?))),
         Some((RELEASE, matches)) => Ok(Invocation::Release(Box::new(ReleaseArgs::from_arg_matches(matches)?))),
         Some((USAGE, matches)) => Ok(Invocation::Usage(Box::new(UsageArgs::from_arg_matches(matches)?))),
         Some((CHECK, matches)) => Ok(Invocation::Check(Box::new(CheckArgs::from_arg_matches(matches)?))),
-        Some((_, matches)) => Ok(Invocation::Serve(Box::new(ServeArgs::from_arg_matches(matches)?))),
-        None => Err(command().error(ErrorKind::MissingSubcommand, "no command")),
+        Some((_, matches)) => {
+            let mut args = ServeArgs::from_arg_matches(matches)?;
+            args.listen.grpc_proxy = grpc_proxy;
+            Ok(Invocation::Serve(Box::new(args)))
+        }
+        None => Err(root.error(ErrorKind::MissingSubcommand, "no command")),
     }
 }
 
 /// The whole command line as clap knows it.
 pub fn command() -> Command {
-    let serve = ServeArgs::augment_args(Command::new(SERVE)).about("Serve one tenant (the default command).");
-    let claim = ClaimArgs::augment_args(Command::new(CLAIM)).about("Claim a prefix on the upstream for one tenant.");
-    let release = ReleaseArgs::augment_args(Command::new(RELEASE)).about("Give a claimed prefix back.");
-    let usage = UsageArgs::augment_args(Command::new(USAGE)).about("Show what every tenant on the upstream stores.");
-    let check = CheckArgs::augment_args(Command::new(CHECK))
+    let serve = ServeArgs::augment_args(named(SERVE)).about("Serve one tenant (the default command).");
+    let claim = ClaimArgs::augment_args(named(CLAIM)).about("Claim a prefix on the upstream for one tenant.");
+    let release = ReleaseArgs::augment_args(named(RELEASE)).about("Give a claimed prefix back.");
+    let usage = UsageArgs::augment_args(named(USAGE)).about("Show what every tenant on the upstream stores.");
+    let check = CheckArgs::augment_args(named(CHECK))
         .about("Look whether an upstream, and a proxy on it, can be expected to work. Changes nothing.");
     let version = concat!(env!("CARGO_PKG_VERSION"));
     let root = Command::new("etcd-proxy")
@@ -88,6 +102,11 @@ pub fn command() -> Command {
         let help = help::command(&command);
         root.subcommand(command.version(version).override_help(help))
     })
+}
+
+/// A command with what all have. A flag that is given twice counts once, as in Go: the later one, or both of a list.
+fn named(name: &'static str) -> Command {
+    Command::new(name).args_override_self(true).arg(config_file::arg())
 }
 
 /// Names of environment variables that look like this program's flags and are none: misspelt, most likely.
@@ -106,28 +125,6 @@ pub fn unknown_variables(environment: impl IntoIterator<Item = (OsString, OsStri
 /// Kubernetes sets such variables for a Service that is called `etcd-proxy`.
 fn is_service_link(rest: &str) -> bool {
     rest.starts_with("SERVICE_") || rest == "PORT" || rest.starts_with("PORT_")
-}
-
-/// Puts the default command in, and a second dash before flags that Go programs accept with one.
-fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut args = args.into_iter();
-    let mut normal: Vec<OsString> = args.next().into_iter().collect();
-    let mut rest: Vec<OsString> = args.map(two_dashes).collect();
-    match rest.first().and_then(|first| first.to_str()) {
-        Some(SERVE | CLAIM | RELEASE | USAGE | CHECK | "-h" | "--help" | "-V" | "--version") => {}
-        // A word that is not a flag: let clap say that it is no command.
-        Some(word) if !word.starts_with('-') => {}
-        _ => normal.push(SERVE.into()),
-    }
-    normal.append(&mut rest);
-    normal
-}
-
-fn two_dashes(arg: OsString) -> OsString {
-    match arg.to_str() {
-        Some(text) if text.len() > 2 && text.starts_with('-') && !text.starts_with("--") => format!("-{text}").into(),
-        _ => arg,
-    }
 }
 
 #[cfg(test)]

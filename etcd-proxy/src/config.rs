@@ -13,7 +13,7 @@ use std::{
 use rustls::pki_types::ServerName;
 
 use crate::{
-    cli::{CompactionArg, QuotaArgs, SecurityArgs, ServeArgs, TenantArgs, UpstreamArgs},
+    cli::{CompactionArg, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, TenantArgs, UpstreamArgs},
     limits::{LimitSettings, RateSettings},
     prefix::{Prefix, PrefixError},
     tenant::{CompactionPolicy, MAX_RANGE_STREAMS},
@@ -23,6 +23,15 @@ use crate::{
 
 /// Most connections at a time on the metrics listeners.
 const PROBES: usize = 64;
+
+/// Shortest time between pings to the upstream (`google.golang.org/grpc/internal.KeepaliveMinPingTime`).
+const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Time to wait for the answer to a ping where 0 is asked for (`grpc/internal/transport.defaultServerKeepaliveTimeout`).
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Where `etcd grpc-proxy start` listens, and what it advertises, unless told otherwise.
+const GRPC_PROXY_ADDRESS: &str = "127.0.0.1:23790";
 
 /// A valid configuration of `serve`.
 #[derive(Clone, Debug)]
@@ -172,8 +181,6 @@ pub enum ConfigError {
     NoCa(Endpoint),
     #[error("--password and --password-file exclude each other; give one of them")]
     PasswordTwice,
-    #[error("--keepalive-time={0:?} is too short: etcd hangs up on clients that ping so often; give at least 10s")]
-    Keepalive(Duration),
     #[error("--max-range-streams={0} is not between 1 and {MAX_RANGE_STREAMS}")]
     RangeStreams(usize),
     #[error("{flag} must be greater than 0")]
@@ -199,12 +206,11 @@ impl TryFrom<ServeArgs> for Config {
         {
             return Err(ConfigError::Plaintext { url: url.clone() });
         }
-        let advertise = advertised(&args.listen.advertise_client_urls, &clients, tls.is_some())?;
+        let advertise = advertised(&args.listen, &clients, tls.is_some())?;
         for (flag, duration) in [
             ("--compaction-min-age", args.view.compaction_min_age),
             ("--cert-reload-interval", args.security.cert_reload_interval),
             ("--handshake-timeout", args.limits.handshake_timeout),
-            ("--grpc-keepalive-timeout", args.listen.grpc_keepalive_timeout),
         ] {
             if duration.is_zero() {
                 return Err(ConfigError::Zero { flag });
@@ -225,6 +231,10 @@ impl TryFrom<ServeArgs> for Config {
             return Err(ConfigError::RangeStreams(args.limits.max_range_streams));
         }
         let interval = args.listen.grpc_keepalive_interval;
+        let keepalive_timeout = match args.listen.grpc_keepalive_timeout {
+            Duration::ZERO => KEEPALIVE_TIMEOUT,
+            timeout => timeout,
+        };
         Ok(Self {
             tenancy: Tenancy::try_from(args.tenant)?,
             name: args.view.name,
@@ -245,7 +255,7 @@ impl TryFrom<ServeArgs> for Config {
                 max_concurrent_streams: args.limits.max_concurrent_streams,
                 handshake_timeout: args.limits.handshake_timeout,
                 keepalive_interval: (!interval.is_zero()).then_some(interval),
-                keepalive_timeout: args.listen.grpc_keepalive_timeout,
+                keepalive_timeout,
                 unix_socket_mode: args.listen.unix_socket_mode,
             },
             shutdown: ShutdownSettings { delay: args.listen.shutdown_delay, drain_timeout: args.listen.drain_timeout },
@@ -280,33 +290,42 @@ fn limits(args: &QuotaArgs) -> Result<LimitSettings, ConfigError> {
 
 fn client_urls(args: &ServeArgs, tls: bool) -> Result<Vec<ListenUrl>, ConfigError> {
     const FLAG: &str = "--listen-client-urls";
-    let default = ["http://localhost:2379"];
+    let default = args.listen.listen_client_urls == ["http://localhost:2379"];
     match &args.listen.listen_addr {
+        None if args.listen.grpc_proxy && default => Ok(vec![listen_addr(GRPC_PROXY_ADDRESS, tls)?]),
         None => {
             let urls = listen_urls(FLAG, &args.listen.listen_client_urls)?;
             if urls.is_empty() { Err(ConfigError::Empty { flag: FLAG }) } else { Ok(urls) }
         }
-        Some(_) if args.listen.listen_client_urls != default => Err(ConfigError::ListenTwice),
-        Some(address) => {
-            let scheme = if tls { "https" } else { "http" };
-            Ok(vec![ListenUrl::parse("--listen-addr", &format!("{scheme}://{address}"))?])
-        }
+        Some(_) if !default => Err(ConfigError::ListenTwice),
+        Some(address) => Ok(vec![listen_addr(address, tls)?]),
     }
+}
+
+/// An address in Go's form: without a host all of them.
+fn listen_addr(address: &str, tls: bool) -> Result<ListenUrl, ConfigError> {
+    let scheme = if tls { "https" } else { "http" };
+    let host = if address.starts_with(':') { "0.0.0.0" } else { "" };
+    ListenUrl::parse("--listen-addr", &format!("{scheme}://{host}{address}"))
 }
 
 fn listen_urls(flag: &'static str, urls: &[String]) -> Result<Vec<ListenUrl>, ConfigError> {
     urls.iter().filter(|url| !url.is_empty()).map(|url| ListenUrl::parse(flag, url)).collect()
 }
 
-fn advertised(given: &[String], clients: &[ListenUrl], tls: bool) -> Result<Vec<String>, ConfigError> {
+fn advertised(args: &ListenArgs, clients: &[ListenUrl], tls: bool) -> Result<Vec<String>, ConfigError> {
     const FLAG: &str = "--advertise-client-urls";
-    let given: Vec<&String> = given.iter().filter(|url| !url.is_empty()).collect();
+    let given: Vec<&String> = args.advertise_client_urls.iter().filter(|url| !url.is_empty()).collect();
     if given.is_empty() {
         return clients
             .iter()
             .map(|url| match &url.address {
                 ListenAddress::Tcp(address) if address.ip().is_unspecified() || address.port() == 0 => {
-                    Err(ConfigError::NoAdvertise { url: url.clone() })
+                    if !args.grpc_proxy {
+                        return Err(ConfigError::NoAdvertise { url: url.clone() });
+                    }
+                    tracing::warn!("--advertise-client-url is missing: member lists name {GRPC_PROXY_ADDRESS}, as grpc-proxy's would, which leads nowhere");
+                    Ok(format!("{}://{GRPC_PROXY_ADDRESS}", if tls { "https" } else { "http" }))
                 }
                 _ => Ok(url.to_string()),
             })
@@ -453,8 +472,12 @@ impl TryFrom<UpstreamArgs> for UpstreamSettings {
         if endpoints.is_empty() {
             return Err(ConfigError::Empty { flag: "--endpoints" });
         }
-        if args.keepalive_time < Duration::from_secs(10) {
-            return Err(ConfigError::Keepalive(args.keepalive_time));
+        let keepalive_time = (!args.keepalive_time.is_zero()).then(|| args.keepalive_time.max(LEAST_KEEPALIVE));
+        if keepalive_time.is_some_and(|time| time != args.keepalive_time) {
+            tracing::warn!(
+                "--keepalive-time={:?} is raised to {LEAST_KEEPALIVE:?}, as etcd hangs up on clients that ping so often",
+                args.keepalive_time
+            );
         }
         for (flag, duration) in [("--dial-timeout", args.dial_timeout), ("--keepalive-timeout", args.keepalive_timeout)]
         {
@@ -467,8 +490,9 @@ impl TryFrom<UpstreamArgs> for UpstreamSettings {
             unary_connections: args.upstream_connections,
             stream_connections: args.upstream_stream_connections,
             dial_timeout: args.dial_timeout,
-            keepalive_time: args.keepalive_time,
+            keepalive_time,
             keepalive_timeout: args.keepalive_timeout,
+            keepalive_while_idle: args.permit_without_stream,
             ..UpstreamConfig::new(endpoints, None)
         };
         Ok(Self { config, tls })

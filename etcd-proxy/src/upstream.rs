@@ -50,10 +50,13 @@ pub struct UpstreamConfig {
     pub stream_connections: NonZeroUsize,
     /// The longest that one attempt to connect may take, TLS handshake included.
     pub dial_timeout: Duration,
-    /// Time between HTTP/2 pings; etcd closes connections that ping more often than every 5 s, so it is at least 10 s.
-    pub keepalive_time: Duration,
+    /// Time between HTTP/2 pings, `None` for no pings; etcd closes connections that ping more often than every 5 s, so it is at
+    /// least 10 s.
+    pub keepalive_time: Option<Duration>,
     /// How long an unanswered ping is waited for.
     pub keepalive_timeout: Duration,
+    /// Whether pings are sent while nothing is under way, which etcd takes for an attack.
+    pub keepalive_while_idle: bool,
     /// What is counted.
     pub metrics: UpstreamMetrics,
 }
@@ -84,8 +87,9 @@ impl UpstreamConfig {
             unary_connections: TWO,
             stream_connections: NonZeroUsize::MIN,
             dial_timeout: Duration::from_secs(5),
-            keepalive_time: Duration::from_secs(10),
+            keepalive_time: Some(Duration::from_secs(10)),
             keepalive_timeout: Duration::from_secs(10),
+            keepalive_while_idle: false,
             metrics: UpstreamMetrics::default(),
         }
     }

@@ -10,12 +10,16 @@ mod authentication;
 mod child;
 #[path = "process/claims.rs"]
 mod claims;
+#[path = "process/config_file.rs"]
+mod config_file;
 #[path = "process/connections.rs"]
 mod connections;
 #[path = "process/failover.rs"]
 mod failover;
 #[path = "process/forwarder.rs"]
 mod forwarder;
+#[path = "process/grpc_proxy.rs"]
+mod grpc_proxy;
 #[path = "process/help.rs"]
 mod help;
 #[path = "process/http.rs"]

@@ -1,70 +1,182 @@
 //! Flags of etcd, etcdctl and `etcd grpc-proxy start` that are known and not honoured: refused with the reason, never
-//! ignored.
+//! ignored. One that asks for what is so anyway (`--auto-tls=false`) is no reason to refuse.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
-use super::ENVIRONMENT;
+use super::{ENVIRONMENT, argv::Argv, values};
 
-const NO_MEMBER: &str = "the proxy is no member of the cluster and stores nothing; set it on the upstream";
-const NO_DISCOVERY: &str = "members are not looked up in DNS; name the members with --endpoints";
-const NO_AUTO_TLS: &str = "generated certificates cannot be verified by clients; give --cert-file and --key-file";
-const NO_SKIP_VERIFY: &str = "unverified upstreams are refused; give the CA with --cacert";
-const NO_CIPHERS: &str = "the cipher suites are those of rustls, all of them modern, and cannot be chosen";
-const NO_CRL: &str = "revocation lists are not read; use short-lived certificates or --client-cert-allowed-cn";
-const NO_PPROF: &str = "there is no Go runtime to profile";
-const NO_LEASING: &str = "the proxy caches nothing, on purpose";
-const NO_RESOLVER: &str = "the proxy never writes into the tenant's key space; use a Kubernetes Service or DNS";
-const NO_TRACING: &str = "traces are not exported; metrics are on --listen-metrics-urls";
-const NO_LOG_FILES: &str = "logs go to standard error; let the service manager keep them";
-const NO_GATEWAY: &str = "there is no JSON gateway; use gRPC";
+/// Flags that are refused for the same reason.
+struct Group {
+    reason: &'static str,
+    /// Names; those that take a value end in `=`.
+    flags: &'static [&'static str],
+    /// Values besides "off" that ask for what is so anyway.
+    idle: &'static [&'static str],
+}
 
-/// Flag and reason.
-const REFUSED: &[(&str, &str)] = &[
-    ("auto-tls", NO_AUTO_TLS),
-    ("self-signed-cert-validity", NO_AUTO_TLS),
-    ("data-dir", "the proxy stores nothing on disk; remove the flag"),
-    ("wal-dir", NO_MEMBER),
-    ("quota-backend-bytes", "the store is the upstream's; a tenant's quota is --quota-bytes"),
-    ("auto-compaction-mode", NO_MEMBER),
-    ("auto-compaction-retention", NO_MEMBER),
-    ("listen-peer-urls", NO_MEMBER),
-    ("initial-cluster", NO_MEMBER),
-    ("initial-advertise-peer-urls", NO_MEMBER),
-    ("initial-cluster-state", NO_MEMBER),
-    ("initial-cluster-token", NO_MEMBER),
-    ("snapshot-count", NO_MEMBER),
-    ("auth-token", NO_MEMBER),
-    ("discovery-srv", NO_DISCOVERY),
-    ("discovery-srv-name", NO_DISCOVERY),
-    ("insecure-discovery", NO_DISCOVERY),
-    ("endpoints-auto-sync-interval", "the upstream's members are not looked up; name them with --endpoints"),
-    ("insecure-skip-tls-verify", NO_SKIP_VERIFY),
-    ("insecure-transport", "write http:// or https:// in --endpoints"),
-    ("cipher-suites", NO_CIPHERS),
-    ("listen-cipher-suites", NO_CIPHERS),
-    ("client-crl-file", NO_CRL),
-    ("enable-pprof", NO_PPROF),
-    ("experimental-leasing-prefix", NO_LEASING),
-    ("experimental-serializable-ordering", "serializable reads are passed through; ask for linearizable ones"),
-    ("experimental-enable-grpc-logging", "requests are not logged; the metrics count them"),
-    ("resolver-prefix", NO_RESOLVER),
-    ("resolver-ttl", NO_RESOLVER),
-    ("max-send-bytes", "use --max-request-bytes"),
-    ("max-recv-bytes", "answers of the upstream are not limited in size; remove the flag"),
-    ("permit-without-stream", "pings are always sent, also on idle connections; remove the flag"),
-    ("grpc-keepalive-min-time", "clients that ping often are bounded by HTTP/2 itself; remove the flag"),
-    ("enable-grpc-gateway", NO_GATEWAY),
-    ("listen-client-http-urls", "HTTP and gRPC share the URLs of --listen-client-urls"),
-    ("enable-distributed-tracing", NO_TRACING),
-    ("distributed-tracing-address", NO_TRACING),
-    ("logger", NO_LOG_FILES),
-    ("log-outputs", NO_LOG_FILES),
-    ("log-rotation-config-json", NO_LOG_FILES),
-    ("enable-log-rotation", NO_LOG_FILES),
-    ("socket-reuse-port", "one process serves each port; run several behind a Service"),
-    ("socket-reuse-address", "it is always on, as everywhere but in Go; remove the flag"),
-    ("config-file", "configuration files are not implemented; use flags or the environment"),
+const fn group(reason: &'static str, flags: &'static [&'static str]) -> Group {
+    Group { reason, flags, idle: &[] }
+}
+
+const fn group_except(reason: &'static str, flags: &'static [&'static str], idle: &'static [&'static str]) -> Group {
+    Group { reason, flags, idle }
+}
+
+const REFUSED: &[Group] = &[
+    group(
+        "generated certificates cannot be verified by clients; give --cert-file and --key-file",
+        &["auto-tls", "self-signed-cert-validity="],
+    ),
+    group("the proxy stores nothing on disk; remove the flag", &["data-dir="]),
+    group(
+        "members are not looked up in DNS; name the members with --endpoints",
+        &["discovery-srv=", "discovery-srv-name=", "insecure-discovery"],
+    ),
+    group("the upstream's members are not looked up; name them with --endpoints", &["endpoints-auto-sync-interval="]),
+    group("unverified upstreams are refused; give the CA with --cacert", &["insecure-skip-tls-verify"]),
+    group("write http:// or https:// in --endpoints", &["insecure-transport"]),
+    group(
+        "the cipher suites are those of rustls, all of them modern, and cannot be chosen",
+        &["cipher-suites=", "listen-cipher-suites="],
+    ),
+    group(
+        "revocation lists are not read; use short-lived certificates or --client-cert-allowed-cn",
+        &["client-crl-file="],
+    ),
+    group(
+        "traces are not exported; metrics are on --listen-metrics-urls",
+        &[
+            "enable-distributed-tracing",
+            "distributed-tracing-address=",
+            "distributed-tracing-service-name=",
+            "distributed-tracing-instance-id=",
+            "distributed-tracing-sampling-rate=",
+        ],
+    ),
+    group("requests are not logged; the metrics count them", &["experimental-enable-grpc-logging"]),
+    group("there is no Go runtime to profile", &["enable-pprof"]),
+    group("the proxy caches nothing, on purpose", &["experimental-leasing-prefix="]),
+    group("serializable reads are passed through; ask for linearizable ones", &["experimental-serializable-ordering"]),
+    group(
+        "the proxy never writes into the tenant's key space; use a Kubernetes Service or DNS",
+        &["resolver-prefix=", "resolver-ttl="],
+    ),
+    group_except(
+        "answers of the upstream are not limited in size; remove the flag",
+        &["max-recv-bytes="],
+        &["2147483647"],
+    ),
+    group("clients that ping often are bounded by HTTP/2 itself; remove the flag", &["grpc-keepalive-min-time="]),
+    group(
+        "a token ends while the proxy runs; give --user and --password, or a client certificate with the user's name",
+        &["auth-jwt-token="],
+    ),
+    group("there is no JSON gateway; use gRPC", &["enable-grpc-gateway"]),
+    group("HTTP and gRPC share the URLs of --listen-client-urls", &["listen-client-http-urls="]),
+    group_except("there is one logger; --log-level and --log-format set it up", &["logger="], &["zap"]),
+    group_except(
+        "logs go to standard error; let the service manager keep them",
+        &["log-outputs="],
+        &["default", "stderr"],
+    ),
+    group(
+        "logs go to standard error; let the service manager keep them",
+        &["enable-log-rotation", "log-rotation-config-json="],
+    ),
+    group_except("all metrics are always served; remove the flag", &["metrics="], &["basic", "extensive"]),
+    group(
+        "slow requests are not logged apart; see grpc_server_handling_seconds",
+        &["warning-unary-request-duration=", "warning-apply-duration="],
+    ),
+    group("one process serves each port; run several behind a Service", &["socket-reuse-port"]),
+    group("it is always on, as everywhere but in Go; remove the flag", &["socket-reuse-address"]),
+    group_except(
+        "there is no JSON gateway that a web page could ask, so origins and host names do not matter",
+        &["cors=", "host-whitelist="],
+        &["*"],
+    ),
+    group("the store is the upstream's; a tenant's quota is --quota-bytes", &["quota-backend-bytes="]),
+    group(
+        "etcd's users are the upstream's and are administered there",
+        &["auth-token=", "auth-token-ttl=", "bcrypt-cost="],
+    ),
+    group("the proxy shows its peers no certificate but --cert", &["client-cert-file=", "client-key-file="]),
+    group(
+        "how often idle watches report progress is up to the upstream; set it there",
+        &["watch-progress-notify-interval="],
+    ),
+    group(
+        "the proxy is no member of the cluster and stores nothing; set it on the upstream",
+        &[
+            "auto-compaction-mode=",
+            "auto-compaction-retention=",
+            "backend-batch-interval=",
+            "backend-batch-limit=",
+            "backend-bbolt-freelist-type=",
+            "bootstrap-defrag-threshold-megabytes=",
+            "compact-hash-check-time=",
+            "compaction-batch-limit=",
+            "compaction-sleep-interval=",
+            "corrupt-check-time=",
+            "discovery=",
+            "discovery-cacert=",
+            "discovery-cert=",
+            "discovery-dial-timeout=",
+            "discovery-endpoints=",
+            "discovery-fallback=",
+            "discovery-insecure-skip-tls-verify",
+            "discovery-insecure-transport",
+            "discovery-keepalive-time=",
+            "discovery-keepalive-timeout=",
+            "discovery-key=",
+            "discovery-password=",
+            "discovery-proxy=",
+            "discovery-request-timeout=",
+            "discovery-token=",
+            "discovery-user=",
+            "downgrade-check-time=",
+            "election-timeout=",
+            "feature-gates=",
+            "force-new-cluster",
+            "heartbeat-interval=",
+            "initial-advertise-peer-urls=",
+            "initial-cluster=",
+            "initial-cluster-state=",
+            "initial-cluster-token=",
+            "initial-election-tick-advance",
+            "listen-peer-urls=",
+            "max-learners=",
+            "max-snapshots=",
+            "max-wals=",
+            "memory-mlock",
+            "peer-auto-tls",
+            "peer-cert-allowed-cn=",
+            "peer-cert-allowed-hostname=",
+            "peer-cert-file=",
+            "peer-client-cert-auth",
+            "peer-client-cert-file=",
+            "peer-client-key-file=",
+            "peer-crl-file=",
+            "peer-key-file=",
+            "peer-skip-client-san-verification",
+            "peer-trusted-ca-file=",
+            "pre-vote",
+            "raft-read-timeout=",
+            "raft-write-timeout=",
+            "snapshot-catchup-entries=",
+            "snapshot-count=",
+            "strict-reconfig-check",
+            "unsafe-no-fsync",
+            "v2-deprecation=",
+            "wal-dir=",
+        ],
+    ),
 ];
+
+/// Flags of `grpc-proxy start` that have no effect there unless another one is given that is refused here. A deployment may
+/// bear them for nothing.
+const IDLE_IN_GRPC_PROXY: &[&str] =
+    &["data-dir", "self-signed-cert-validity", "discovery-srv-name", "insecure-discovery"];
 
 /// A flag that is known and not honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,38 +186,61 @@ pub(super) struct Refusal {
     reason: &'static str,
 }
 
-/// Looks for refused flags among `args` (with two dashes) and in the environment.
-pub(super) fn check(
-    args: &[OsString],
-    environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<(), Refusal> {
-    for arg in args.iter().filter_map(|arg| arg.to_str()) {
-        let flag = arg.strip_prefix("--").unwrap_or_default();
-        let flag = flag.split_once('=').map_or(flag, |(flag, _)| flag);
-        refuse(flag, arg)?;
-    }
+/// What becomes of a flag that is known and not honoured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// It asks for what is so anyway.
+    Idle,
+    /// It is refused, for this reason.
+    Refused(&'static str),
+}
+
+/// Looks at a flag by its name without dashes; `None` if it is not known here. A flag without a value is one that is switched
+/// on.
+pub(super) fn judge(flag: &str, value: Option<&str>) -> Option<Judgement> {
+    let group = find(flag).map(|(group, _)| group)?;
+    let idle = value.is_some_and(|value| is_off(value) || group.idle.contains(&value));
+    Some(if idle { Judgement::Idle } else { Judgement::Refused(group.reason) })
+}
+
+/// Looks for refused flags on the command line and in the environment. Those that are idle are taken away.
+pub(super) fn check(argv: &mut Argv, environment: &[(OsString, OsString)]) -> Result<(), Refusal> {
+    let idle_here: &[&str] = if argv.grpc_proxy { IDLE_IN_GRPC_PROXY } else { &[] };
+    argv.try_retain(takes_value, |flag, value| match judge(flag, value) {
+        None => Ok(true),
+        Some(Judgement::Idle) => Ok(false),
+        Some(Judgement::Refused(_)) if idle_here.contains(&flag) => Ok(false),
+        // The value stays out of the message: it may be a password.
+        Some(Judgement::Refused(reason)) => Err(Refusal { given: format!("--{flag}"), reason }),
+    })?;
     for (variable, value) in environment {
-        if let Some(name) = variable.to_str().and_then(|name| name.strip_prefix(ENVIRONMENT))
-            && value != OsStr::new("")
-        {
-            refuse(&name.to_ascii_lowercase().replace('_', "-"), &format!("{ENVIRONMENT}{name}"))?;
+        let Some(name) = variable.to_str().and_then(|name| name.strip_prefix(ENVIRONMENT)) else { continue };
+        let flag = name.to_ascii_lowercase().replace('_', "-");
+        if let Some(Judgement::Refused(reason)) = judge(&flag, value.to_str()) {
+            return Err(Refusal { given: format!("{ENVIRONMENT}{name}"), reason });
         }
     }
     Ok(())
 }
 
-fn refuse(flag: &str, given: &str) -> Result<(), Refusal> {
-    match REFUSED.iter().find(|(name, _)| *name == flag) {
-        // The value stays out of the message: it may be a password.
-        Some((_, reason)) => {
-            let given = given.split_once('=').map_or(given, |(flag, _)| flag).to_owned();
-            Err(Refusal { given, reason })
-        }
-        None => Ok(()),
-    }
+/// Whether a value asks for nothing.
+fn is_off(value: &str) -> bool {
+    matches!(value, "" | "0s") || values::boolean(value) == Ok(false)
+}
+
+fn takes_value(flag: &str) -> bool {
+    find(flag).is_some_and(|(_, takes_value)| takes_value)
+}
+
+/// The group of a flag, and whether the flag takes a value.
+fn find(flag: &str) -> Option<(&'static Group, bool)> {
+    REFUSED.iter().find_map(|group| {
+        let known = group.flags.iter().find(|known| known.trim_end_matches('=') == flag)?;
+        Some((group, known.ends_with('=')))
+    })
 }
 
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    REFUSED.iter().map(|(name, _)| *name)
+    REFUSED.iter().flat_map(|group| group.flags).map(|name| name.trim_end_matches('='))
 }

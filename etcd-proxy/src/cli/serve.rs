@@ -104,9 +104,12 @@ pub struct ListenArgs {
     /// Frequency duration of server-to-client ping to check if a connection is alive (0 to disable).
     #[arg(long, env = "ETCD_PROXY_GRPC_KEEPALIVE_INTERVAL", value_parser = values::duration, default_value = "2h")]
     pub grpc_keepalive_interval: Duration,
-    /// Additional duration of wait before closing a non-responsive connection.
+    /// Additional duration of wait before closing a non-responsive connection (0 for 20s, as in grpc-go).
     #[arg(long, env = "ETCD_PROXY_GRPC_KEEPALIVE_TIMEOUT", value_parser = values::duration, default_value = "20s")]
     pub grpc_keepalive_timeout: Duration,
+    /// Whether the defaults are those of `etcd grpc-proxy start`.
+    #[arg(skip)]
+    pub grpc_proxy: bool,
 }
 
 /// Certificates shown to and demanded of clients. The names are etcd's.
@@ -148,7 +151,7 @@ pub struct SecurityArgs {
 #[command(next_help_heading = "Limits")]
 pub struct LimitArgs {
     /// Maximum client request size in bytes the server will accept. At most the upstream's own.
-    #[arg(long, env = "ETCD_PROXY_MAX_REQUEST_BYTES", default_value = "1572864")]
+    #[arg(long, env = "ETCD_PROXY_MAX_REQUEST_BYTES", visible_alias = "max-send-bytes", default_value = "1572864")]
     pub max_request_bytes: u32,
     /// Maximum number of operations permitted in a transaction. At most the upstream's own.
     #[arg(long, env = "ETCD_PROXY_MAX_TXN_OPS", default_value = "128")]

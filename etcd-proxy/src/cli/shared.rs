@@ -59,7 +59,8 @@ pub struct UpstreamArgs {
     /// Longest time for one attempt to connect, TLS handshake included.
     #[arg(long, env = "ETCD_PROXY_DIAL_TIMEOUT", value_parser = values::duration, default_value = "5s")]
     pub dial_timeout: Duration,
-    /// Time between HTTP/2 pings to the upstream, at least 10s: etcd hangs up on those that ping too often.
+    /// Time between HTTP/2 pings to the upstream (0 to disable). At least 10s, to which less is raised, as by grpc-go: etcd hangs
+    /// up on those that ping too often.
     #[arg(long, env = "ETCD_PROXY_KEEPALIVE_TIME", visible_alias = "dial-keepalive-time",
         value_parser = values::duration, default_value = "10s")]
     pub keepalive_time: Duration,
@@ -67,6 +68,11 @@ pub struct UpstreamArgs {
     #[arg(long, env = "ETCD_PROXY_KEEPALIVE_TIMEOUT", visible_alias = "dial-keepalive-timeout",
         value_parser = values::duration, default_value = "10s")]
     pub keepalive_timeout: Duration,
+    /// Ping the upstream also while nothing is under way, for load balancers that forget idle connections. etcd itself hangs up on
+    /// clients that do.
+    #[arg(long, env = "ETCD_PROXY_PERMIT_WITHOUT_STREAM", value_parser = values::boolean,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    pub permit_without_stream: bool,
     /// HTTP/2 connections to the upstream for unary calls. They are opened as they are needed.
     #[arg(long, env = "ETCD_PROXY_UPSTREAM_CONNECTIONS", default_value = "2")]
     pub upstream_connections: NonZeroUsize,

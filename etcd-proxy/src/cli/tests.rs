@@ -56,6 +56,34 @@ fn passwords_are_not_printed() {
 }
 
 #[test]
+fn a_refused_flag_that_asks_for_nothing_is_no_reason_to_refuse() {
+    serve(
+        "etcd-proxy --auto-tls=false --resolver-ttl 0 --resolver-prefix= --logger zap --log-outputs=stderr --max-recv-bytes=2147483647",
+    );
+    serve("etcd-proxy grpc-proxy start --data-dir /var/lib/proxy --insecure-discovery --self-signed-cert-validity=3");
+    for words in [
+        "etcd-proxy --auto-tls=true",
+        "etcd-proxy --auto-tls",
+        // Go's flags that are true or false take no word of their own.
+        "etcd-proxy --auto-tls false",
+        "etcd-proxy --resolver-ttl 10",
+        "etcd-proxy --data-dir /var/lib/proxy",
+        "etcd-proxy --logger=other",
+        "etcd-proxy grpc-proxy start --auto-tls",
+    ] {
+        let message = parse_words(words).unwrap_err().to_string();
+        assert!(message.contains("is refused"), "{words}: {message}");
+    }
+}
+
+#[test]
+fn of_a_flag_that_is_given_twice_the_later_counts_as_in_go() {
+    let args = serve("etcd-proxy --name=a --name=b --endpoints=http://x:1 --endpoints=http://y:1");
+    assert_eq!(args.view.name, "b");
+    assert_eq!(args.upstream.endpoints, ["http://x:1", "http://y:1"]);
+}
+
+#[test]
 fn no_flag_is_both_honoured_and_refused() {
     let command = command();
     let honoured: Vec<&str> = command
@@ -107,4 +135,61 @@ fn misspelt_variables_are_noticed() {
     let environment = ["ETCD_PROXY_PREFX", "ETCD_PROXY_PREFIX", "ETCD_PROXY_SERVICE_HOST", "ETCD_PROXY_PORT", "PATH"];
     let unknown = unknown_variables(environment.map(|name| (name.into(), "x".into())));
     assert_eq!(unknown, ["ETCD_PROXY_PREFX"]);
+}
+
+/// A command line with a file of these contents.
+fn with_file(words: &str, contents: &str, environment: &[(&str, &str)]) -> Result<Invocation, clap::Error> {
+    let dir = tempfile::TempDir::new().unwrap();
+    let path = dir.path().join("proxy.yml");
+    std::fs::write(&path, contents).unwrap();
+    let file = OsString::from(format!("--config-file={}", path.display()));
+    let args = words.split_whitespace().map(OsString::from).chain([file]);
+    parse(args, environment.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+}
+
+#[test]
+fn a_file_gives_what_neither_command_line_nor_environment_do() {
+    let file = "namespace: /file/\nname: file\nendpoints: 'http://f:1,http://g:1'\ndrain-timeout: 3000000000\nshutdown-delay: 2s\n\
+                debug: true\nauto-tls: false\nkeep-data: true\nunix-socket-mode: 0660\nlog-outputs: [stderr]\n";
+    let serve = |words: &str, environment: &[(&str, &str)]| match with_file(words, file, environment) {
+        Ok(Invocation::Serve(args)) => *args,
+        other => panic!("{words}: {other:?}"),
+    };
+    let args = serve("etcd-proxy", &[]);
+    assert_eq!(args.tenant.prefix.as_deref(), Some("/file/".as_ref()));
+    assert_eq!(args.upstream.endpoints, ["http://f:1", "http://g:1"]);
+    assert_eq!((args.listen.drain_timeout.as_secs(), args.listen.shutdown_delay.as_secs()), (3, 2));
+    assert_eq!((args.log.debug, args.listen.unix_socket_mode), (true, 0o660));
+    // By either of its names.
+    assert_eq!(serve("etcd-proxy --prefix=/flag/", &[]).tenant.prefix.as_deref(), Some("/flag/".as_ref()));
+    assert_eq!(serve("etcd-proxy --endpoints http://h:1", &[]).upstream.endpoints, ["http://h:1"]);
+    // What clap reads from the process's own environment is not the file's.
+    assert_eq!(serve("etcd-proxy", &[("ETCD_PROXY_NAME", "x")]).view.name, "etcd-proxy");
+    // A file may serve several commands.
+    match with_file("etcd-proxy release", file, &[]) {
+        Ok(Invocation::Release(args)) => assert!(args.release.keep_data),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_is_refused_with_the_line_that_is_wrong() {
+    for (contents, words) in [
+        ("prefix: /a/\nprefx: /b/\nfoo: 1\n", &["line 2: prefx is not a flag", "line 3: foo is not a flag"][..]),
+        ("prefix: /a/\nnamespace: /b/\nprefix: /c/\n", &["line 3: prefix is on line 1 already"]),
+        ("auto-tls: true\n", &["line 1: auto-tls is refused: generated certificates"]),
+        ("client-transport-security:\n  auto-tls: true\n", &["line 2: auto-tls is refused"]),
+        ("prefix: /a/\nquota-bytes: much\n", &["line 2: invalid value 'much' for '--quota-bytes"]),
+        ("drain-timeout: soon\n", &["line 1: invalid value 'soon' for '--drain-timeout", "write for example 10s"]),
+        ("name: [a, b]\n", &["line 1: name takes one value"]),
+        ("config-file: other.yml\n", &["line 1: config-file is refused"]),
+        ("prefix /a/\n", &["not a map of flags"]),
+    ] {
+        let message = with_file("etcd-proxy", contents, &[]).unwrap_err().to_string();
+        for words in words {
+            assert!(message.contains(words) && message.contains("proxy.yml"), "{contents:?}: {message}");
+        }
+    }
+    let message = parse_words("etcd-proxy --config-file=/nowhere/proxy.yml").unwrap_err().to_string();
+    assert!(message.contains("--config-file=/nowhere/proxy.yml: No such file"), "{message}");
 }

@@ -59,7 +59,6 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
         ("--prefix=/a/ --cacert=ca --cert=c", "--key"),
         ("--prefix=/a/ --endpoints=etcd", "port is missing"),
         ("--prefix=/a/ --endpoints=", "--endpoints is empty"),
-        ("--prefix=/a/ --keepalive-time=4s", "at least 10s"),
         ("--prefix=/a/ --max-range-streams=0", "between 1 and 512"),
         ("--prefix=/a/ --max-range-streams=513", "between 1 and 512"),
         ("--prefix=/a/ --max-requests-burst=5", "--max-requests-burst needs --max-requests-per-second"),
@@ -83,6 +82,24 @@ fn what_is_forced_is_accepted() {
         "--prefix=/a/ --listen-client-urls=http://0.0.0.0:1 --allow-plaintext --advertise-client-urls=http://h:1",
     );
     assert_eq!(open.unwrap().advertise, ["http://h:1"]);
+}
+
+#[test]
+fn pings_are_as_rare_as_grpc_gos() {
+    for (flags, time) in [
+        ("", Some(10)),
+        ("--keepalive-time=4s", Some(10)),
+        ("--dial-keepalive-time=30s", Some(30)),
+        ("--keepalive-time=0", None),
+    ] {
+        let upstream = config(&format!("--prefix=/a/ {flags}")).unwrap().upstream.config;
+        assert_eq!(upstream.keepalive_time, time.map(Duration::from_secs), "{flags}");
+        assert!(!upstream.keepalive_while_idle);
+    }
+    assert!(config("--prefix=/a/ --permit-without-stream").unwrap().upstream.config.keepalive_while_idle);
+    let connections =
+        config("--prefix=/a/ --grpc-keepalive-interval=0 --grpc-keepalive-timeout=0").unwrap().connections;
+    assert_eq!((connections.keepalive_interval, connections.keepalive_timeout), (None, Duration::from_secs(20)));
 }
 
 /// Whoever reaches the metrics gets no further, so that they may be had on any address, as etcd's.
@@ -114,6 +131,25 @@ fn the_tenants_use_is_not_limited_unless_asked_for() {
     assert_eq!(limits.unwrap().limits, expected);
     let rate = config("--prefix=/a/ --max-requests-per-second=500").unwrap().limits.requests_per_second;
     assert_eq!(rate, Some(RateSettings { per_second: one(500), burst: one(500) }));
+}
+
+/// What the etcdproxy-controller of 2018 starts, and the defaults of all that it does not say.
+#[test]
+fn grpc_proxy_start_has_its_own_defaults() {
+    let etcds = config(
+        "grpc-proxy start --endpoints=https://etcd:2379 --namespace=/a/ --listen-addr=0.0.0.0:2379 --cacert=/ca --cert=/c --key=/k \
+         --trusted-ca-file=/ca --cert-file=/c --key-file=/k",
+    )
+    .unwrap();
+    assert_eq!(etcds.clients[0].to_string(), "https://0.0.0.0:2379");
+    assert_eq!(etcds.advertise, ["https://127.0.0.1:23790"]);
+    let plain = config("grpc-proxy start --namespace=/a/").unwrap();
+    assert_eq!(plain.clients[0].to_string(), "http://127.0.0.1:23790");
+    assert_eq!(plain.advertise, ["http://127.0.0.1:23790"]);
+    let elsewhere = config("grpc-proxy start --namespace=/a/ --listen-client-urls=http://127.0.0.1:1").unwrap();
+    assert_eq!(elsewhere.clients[0].to_string(), "http://127.0.0.1:1");
+    let all = config("--namespace=/a/ --listen-addr=:2379 --allow-plaintext --advertise-client-url=h:2379").unwrap();
+    assert_eq!(all.clients[0].to_string(), "http://0.0.0.0:2379");
 }
 
 #[test]

@@ -195,9 +195,9 @@ impl Dialer {
             .keep_alive_interval(self.config.keepalive_time)
             .keep_alive_timeout(self.config.keepalive_timeout)
             // etcd's plaintext listener takes pings on a connection without streams for an attack and closes it after a few
-            // (grpc-go's enforcement policy with `PermitWithoutStream` off). A request on a connection that died
+            // (grpc-go's enforcement policy with `PermitWithoutStream` off), so they are off by default. A request on a connection that died
             // meanwhile is what finds that out.
-            .keep_alive_while_idle(false)
+            .keep_alive_while_idle(self.config.keepalive_while_idle)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(DialError::Http)?;

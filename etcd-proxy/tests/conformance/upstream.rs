@@ -18,7 +18,7 @@ fn upstream(etcd: &Etcd) -> (Upstream, Registry) {
     metrics.register(&mut registry);
     let endpoint = Endpoint::parse(&etcd.url(), false).unwrap();
     let config = UpstreamConfig {
-        keepalive_time: PINGS,
+        keepalive_time: Some(PINGS),
         keepalive_timeout: PINGS * 5,
         metrics,
         ..UpstreamConfig::new(vec![endpoint], None)
