@@ -9,6 +9,7 @@ mod inspect;
 mod refused;
 mod serve;
 mod shared;
+mod telemetry;
 mod tools;
 mod values;
 
@@ -25,6 +26,7 @@ pub use self::{
     inspect::{CheckArgs, CountArgs, ExamineArgs, OutputArgs, OutputFormat, UsageArgs},
     serve::{CompactionArg, LimitArgs, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, ViewArgs},
     shared::{LogArgs, LogFormat, LogLevel, TenantArgs, UpstreamArgs},
+    telemetry::TelemetryArgs,
     tools::{ClaimArgs, LeaveArgs, OwnerArgs, ReleaseArgs},
 };
 

@@ -66,6 +66,8 @@ pub struct Config {
     pub max_range_streams: usize,
     /// What the tenant may use.
     pub limits: LimitSettings,
+    /// Whether each RPC is logged.
+    pub access_log: bool,
 }
 
 /// Which keys are the tenant's, and where the bookkeeping is.
@@ -263,6 +265,7 @@ impl TryFrom<ServeArgs> for Config {
             max_txn_ops: usize::try_from(args.limits.max_txn_ops).unwrap_or(usize::MAX),
             max_range_streams: args.limits.max_range_streams,
             limits: limits(&args.quotas)?,
+            access_log: args.telemetry.access_log,
         })
     }
 }

@@ -9,6 +9,7 @@ pub mod grpc;
 pub mod health;
 pub mod lease_id;
 pub mod limits;
+pub mod logging;
 pub mod meta;
 pub mod metrics;
 pub mod prefix;

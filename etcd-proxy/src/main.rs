@@ -8,18 +8,16 @@ use std::{
 
 use anyhow::{Context, Result};
 use etcd_proxy::{
-    cli::{self, Invocation, LogArgs, LogFormat, LogLevel, ServeArgs},
+    cli::{self, Invocation, LogArgs, ServeArgs},
     config::Config,
-    serve, tools,
+    logging, serve, tools,
 };
 use tokio::runtime;
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{Layer, filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
     let result = match cli::parse(env::args_os(), env::vars_os()) {
         Ok(Invocation::Serve(args)) => {
-            init_logging(&args.log);
+            logging::init(&args.log);
             for variable in cli::unknown_variables(env::vars_os()) {
                 tracing::warn!(variable, "unknown environment variable ignored; `etcd-proxy --help` lists the flags");
             }
@@ -41,7 +39,7 @@ fn serve(args: ServeArgs) -> Result<()> {
 
 /// Runs a command for a person at a terminal, who is told in plain words what went wrong.
 fn tool(log: &LogArgs, command: impl Future<Output = Result<(), tools::ToolError>>) -> Result<()> {
-    init_logging(log);
+    logging::init(log);
     let result = runtime().and_then(|runtime| Ok(runtime.block_on(command)?));
     result.inspect_err(|error| _ = writeln!(io::stderr(), "Error: {error}"))
 }
@@ -51,21 +49,4 @@ fn tool(log: &LogArgs, command: impl Future<Output = Result<(), tools::ToolError
 /// by side.
 fn runtime() -> Result<runtime::Runtime> {
     runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")
-}
-
-fn init_logging(args: &LogArgs) {
-    let level = match args.log_level {
-        _ if args.debug => LevelFilter::DEBUG,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Error | LogLevel::Panic | LogLevel::Fatal => LevelFilter::ERROR,
-    };
-    // The libraries' debug messages are single HTTP/2 frames.
-    let targets = Targets::new().with_default(level.min(LevelFilter::INFO)).with_target("etcd_proxy", level);
-    let layer = match args.log_format {
-        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
-        LogFormat::Console => fmt::layer().with_writer(io::stderr).boxed(),
-    };
-    tracing_subscriber::registry().with(layer.with_filter(targets)).init();
 }

@@ -102,6 +102,11 @@ const CODES: [&str; 17] = [
     "Unauthenticated",
 ];
 
+/// grpc-go's name of a code.
+pub fn code_name(code: Code) -> &'static str {
+    usize::try_from(i32::from(code)).ok().and_then(|code| CODES.get(code)).copied().unwrap_or("Unknown")
+}
+
 // === impl Metrics ===
 
 impl Metrics {

@@ -112,7 +112,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     );
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());
-        let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone());
+        let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone())
+            .with_access_log(config.access_log);
         server.serve(listener, tls, routes);
     }
     let probe_server = Server::new(

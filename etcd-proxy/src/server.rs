@@ -3,6 +3,7 @@
 //! Nothing that one connection does ends the process or keeps the next one out: handshakes run in the connection's own task
 //! and under a time limit, accept errors are logged and waited out.
 
+mod access_log;
 mod client_stream;
 mod connection;
 mod listener;
@@ -42,8 +43,8 @@ pub trait Handler: Clone + Send + 'static {
     /// The answer in the making.
     type Future: Future<Output = Response<Body>> + Send + 'static;
 
-    /// Answers `request`. Failures are answers, too.
-    fn handle(&self, request: Request<Incoming>) -> Self::Future;
+    /// Answers a `request` of `peer`. Failures are answers, too.
+    fn handle(&self, request: Request<Incoming>, peer: Peer) -> Self::Future;
 }
 
 /// Serves listeners until the end.
@@ -165,9 +166,12 @@ async fn pause_after(listener: &Listener, error: &io::Error) {
     sleep(ACCEPT_PAUSE).await;
 }
 
-/// A handler as hyper wants it.
+/// A handler as hyper wants it, for one connection.
 #[derive(Clone)]
-struct HyperService<H>(H);
+struct HyperService<H> {
+    handler: H,
+    peer: Peer,
+}
 
 impl<H: Handler> hyper::service::Service<Request<Incoming>> for HyperService<H> {
     type Response = Response<Body>;
@@ -175,6 +179,6 @@ impl<H: Handler> hyper::service::Service<Request<Incoming>> for HyperService<H> 
     type Future = futures::future::Map<H::Future, fn(Response<Body>) -> Result<Response<Body>, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        futures::FutureExt::map(self.0.handle(request), Ok)
+        futures::FutureExt::map(self.handler.handle(request, self.peer), Ok)
     }
 }

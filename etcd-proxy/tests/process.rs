@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "process/access_log.rs"]
+mod access_log;
 #[path = "process/authentication.rs"]
 mod authentication;
 #[path = "process/child.rs"]

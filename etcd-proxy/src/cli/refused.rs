@@ -53,7 +53,6 @@ const REFUSED: &[Group] = &[
             "distributed-tracing-sampling-rate=",
         ],
     ),
-    group("requests are not logged; the metrics count them", &["experimental-enable-grpc-logging"]),
     group("there is no Go runtime to profile", &["enable-pprof"]),
     group("the proxy caches nothing, on purpose", &["experimental-leasing-prefix="]),
     group("serializable reads are passed through; ask for linearizable ones", &["experimental-serializable-ordering"]),
@@ -85,7 +84,7 @@ const REFUSED: &[Group] = &[
     ),
     group_except("all metrics are always served; remove the flag", &["metrics="], &["basic", "extensive"]),
     group(
-        "slow requests are not logged apart; see grpc_server_handling_seconds",
+        "slow requests are not logged apart; see grpc_server_handling_seconds, or log all with --access-log",
         &["warning-unary-request-duration=", "warning-apply-duration="],
     ),
     group("one process serves each port; run several behind a Service", &["socket-reuse-port"]),

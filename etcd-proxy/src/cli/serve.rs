@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::{LogArgs, TenantArgs, UpstreamArgs, values};
+use super::{LogArgs, TelemetryArgs, TenantArgs, UpstreamArgs, values};
 
 /// Flags of `serve`.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +33,9 @@ pub struct ServeArgs {
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
+    /// What is told of single calls.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
 }
 
 /// What the tenant sees.

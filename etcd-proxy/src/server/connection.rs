@@ -53,7 +53,7 @@ impl Connection {
     async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
         let peer = self.peer;
         let (stream, arrived, back) = ClientStream::new(stream);
-        let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(stream), HyperService(handler)));
+        let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(stream), HyperService { handler, peer }));
         let mut patience = pin!(sleep(self.handshake_timeout));
         let mut patient = true;
         let mut closing = pin!(self.shutdown.closing().cancelled());

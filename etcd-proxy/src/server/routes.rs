@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Status, body::Body};
 use tower::Service;
 
-use super::Handler;
+use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
     health::{HealthService, Probes},
@@ -34,6 +34,7 @@ pub struct ClientRoutes<S> {
     health: HealthService,
     probes: Probes<S>,
     shutdown: Shutdown,
+    access_log: bool,
 }
 
 /// Routes of the metrics listeners.
@@ -47,7 +48,30 @@ pub struct MetricsRoutes<S> {
 impl<S> ClientRoutes<S> {
     /// `tenant` answers the tenant's RPCs.
     pub fn new(tenant: S, health: HealthService, probes: Probes<S>, shutdown: Shutdown) -> Self {
-        Self { tenant, health, probes, shutdown }
+        Self { tenant, health, probes, shutdown, access_log: false }
+    }
+
+    /// The same, with a line in the log for each RPC that has ended, if `access_log`.
+    #[must_use]
+    pub fn with_access_log(self, access_log: bool) -> Self {
+        Self { access_log, ..self }
+    }
+}
+
+impl<S> ClientRoutes<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    fn rpc(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
+        if !request.uri().path().starts_with(HEALTH) {
+            let answer = self.tenant.clone().call(request);
+            return Box::pin(async move { infallible(answer.await) });
+        }
+        let answer = self.health.clone().call(request);
+        let closing = self.shutdown.closing().clone();
+        // Health/Watch does not end by itself. The tenant's services see to their own streams.
+        Box::pin(async move { infallible(answer.await).map(|body| Body::new(UntilClosing::new(body, closing))) })
     }
 }
 
@@ -58,21 +82,18 @@ where
 {
     type Future = BoxFuture<'static, Response<Body>>;
 
-    fn handle(&self, request: Request<Incoming>) -> Self::Future {
+    fn handle(&self, request: Request<Incoming>, peer: Peer) -> Self::Future {
         if !is_grpc(request.headers()) {
             let probes = self.probes.clone();
             return Box::pin(async move { probes.client(request.method(), request.uri()).await.map(Body::new) });
         }
-        let is_health = request.uri().path().starts_with(HEALTH);
         let request = request.map(Body::new);
-        if !is_health {
-            let answer = self.tenant.clone().call(request);
-            return Box::pin(async move { infallible(answer.await) });
+        if !self.access_log {
+            return self.rpc(request);
         }
-        let answer = self.health.clone().call(request);
-        let closing = self.shutdown.closing().clone();
-        // Health/Watch does not end by itself. The tenant's services see to their own streams.
-        Box::pin(async move { infallible(answer.await).map(|body| Body::new(UntilClosing::new(body, closing))) })
+        let (entry, request) = Entry::begin(peer, request);
+        let answer = self.rpc(request);
+        Box::pin(async move { entry.answered(answer.await) })
     }
 }
 
@@ -92,7 +113,7 @@ where
 {
     type Future = BoxFuture<'static, Response<Body>>;
 
-    fn handle(&self, request: Request<Incoming>) -> Self::Future {
+    fn handle(&self, request: Request<Incoming>, _: Peer) -> Self::Future {
         let probes = self.probes.clone();
         Box::pin(async move { probes.metrics(request.method(), request.uri()).await.map(Body::new) })
     }

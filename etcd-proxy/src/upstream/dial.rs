@@ -151,7 +151,7 @@ impl Dialer {
         self.config.metrics.failed(endpoint);
         let mut health = health.lock();
         let wait = health.backoff.failed(Instant::now());
-        health.failure = Some(reason(error));
+        health.failure = Some(crate::logging::reason(error));
         drop(health);
         tracing::warn!(%endpoint, error, "upstream unreachable, left alone for {wait:?}");
     }
@@ -243,18 +243,4 @@ impl Traffic {
             Self::Streams => (MIB, 512 * MIB),
         }
     }
-}
-
-/// An error with those that it came of, each said once.
-fn reason(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -51,7 +51,6 @@ fn every_flag_of_grpc_proxy_start_is_honoured_or_refused_with_a_reason() {
             "discovery-srv",
             "enable-pprof",
             "endpoints-auto-sync-interval",
-            "experimental-enable-grpc-logging",
             "experimental-leasing-prefix",
             "experimental-serializable-ordering",
             "grpc-keepalive-min-time",

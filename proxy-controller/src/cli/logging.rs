@@ -3,6 +3,7 @@
 use std::io;
 
 use clap::{Args, ValueEnum};
+use etcd_proxy::logging::JsonLines;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{Layer, filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -54,7 +55,7 @@ pub fn init_logging(args: &LogArgs) {
         .with_target("proxy_controller", level)
         .with_target("etcd_proxy", level);
     let layer = match args.log_format {
-        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        LogFormat::Json => fmt::layer().event_format(JsonLines).with_writer(io::stderr).boxed(),
         LogFormat::Console => fmt::layer().with_writer(io::stderr).boxed(),
     };
     // Only one subscriber is possible, and whoever has set one wants it.
