@@ -88,7 +88,8 @@ pub async fn run(config: Config) -> Result<()> {
             None => timeout(config.shutdown_delay + DRAIN, leading).await.unwrap_or(Ok(())),
         }
     };
-    let (outcome, ()) = tokio::join!(finish, shutdown.run(settings, &mut signals, &connections));
+    let outliving = TaskTracker::new();
+    let (outcome, ()) = tokio::join!(finish, shutdown.run(settings, &mut signals, &connections, &outliving));
     background.close();
     background.wait().await;
     outcome

@@ -12,7 +12,7 @@ use std::{
 use etcd_proxy::{
     config::{ConnectionSettings, ListenAddress, ListenUrl},
     drain::Shutdown,
-    server::{ConnectionMetrics, Handler, Listener, Server},
+    server::{ConnectionMetrics, Handler, Listener, Peer, Server},
     tls::{AllowedClients, Reload as _, ServerTls, ServerTlsFiles, TlsVersions},
 };
 use http::{Request, Response, StatusCode};
@@ -50,7 +50,7 @@ struct Refuses;
 impl Handler for Refuses {
     type Future = Ready<Response<Body>>;
 
-    fn handle(&self, request: Request<Incoming>) -> Self::Future {
+    fn handle(&self, request: Request<Incoming>, _: Peer) -> Self::Future {
         assert_eq!((request.method().as_str(), request.uri().path()), ("HEAD", "/health"));
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;

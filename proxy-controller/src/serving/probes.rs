@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use etcd_proxy::{drain::Shutdown, server::Handler};
+use etcd_proxy::{
+    drain::Shutdown,
+    server::{Handler, Peer},
+};
 use futures::future::{Ready, ready};
 use http::{
     HeaderValue, Method, Request, Response, StatusCode,
@@ -113,7 +116,7 @@ impl Probes {
 impl Handler for Probes {
     type Future = Ready<Response<Body>>;
 
-    fn handle(&self, request: Request<Incoming>) -> Self::Future {
+    fn handle(&self, request: Request<Incoming>, _: Peer) -> Self::Future {
         ready(self.answer(request.method(), request.uri().path(), request.uri().query()))
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use etcd_proxy::server::Handler;
+use etcd_proxy::server::{Handler, Peer};
 use futures::future::BoxFuture;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
@@ -184,7 +184,7 @@ where
 {
     type Future = BoxFuture<'static, Response<Body>>;
 
-    fn handle(&self, request: Request<Incoming>) -> Self::Future {
+    fn handle(&self, request: Request<Incoming>, _: Peer) -> Self::Future {
         let webhook = self.clone();
         Box::pin(async move { webhook.answer(request).await })
     }
