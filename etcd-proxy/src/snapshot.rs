@@ -1,0 +1,3 @@
+//! One tenant at one revision, as a file.
+
+pub mod bbolt;
