@@ -49,8 +49,6 @@ pub enum Denied {
     Membership,
     /// Defragment, MoveLeader, Downgrade, Hash: they concern the whole upstream.
     Maintenance,
-    /// Snapshot: it would hold the data of every tenant.
-    Snapshot,
     /// Raising and disarming alarms of the upstream.
     Alarm,
     /// Users, roles and permissions.
@@ -129,9 +127,6 @@ impl From<Denied> for Status {
             }
             Denied::Maintenance => {
                 "etcd-proxy: this concerns the whole shared etcd; its operator may do it on the etcd itself, not through a tenant's proxy"
-            }
-            Denied::Snapshot => {
-                "etcd-proxy: a snapshot would hold the keys of every tenant; the operator of the shared etcd may take one there"
             }
             Denied::Alarm => {
                 "etcd-proxy: alarms of the shared etcd are raised and disarmed by its operator, not through a tenant's proxy"

@@ -14,6 +14,7 @@ mod maintenance;
 mod methods;
 mod observe;
 mod own_stream;
+mod snapshot;
 mod stream;
 mod unary;
 
@@ -140,6 +141,7 @@ impl Router {
         match &method.action {
             Action::Stream(kind) => stream::serve(&self.tenant, kind, client, call).await,
             Action::OwnStream(OwnStream::Observe) => observe::serve(&self.tenant, client, call).await,
+            Action::OwnStream(OwnStream::Snapshot) => snapshot::serve(&self.tenant, client, call).await,
             Action::Unary(kind) => {
                 let mut call = call;
                 let deadline = client.deadline;

@@ -40,8 +40,10 @@ const GRPC_OVERHEAD: usize = 512 * 1024;
 pub const DEFAULT_MAX_RANGE_STREAMS: usize = 32;
 /// The most that a configuration may say: beyond it, stalled readers could fill the connection that all share.
 pub const MAX_RANGE_STREAMS: usize = 512;
-/// How long a RangeStream waits for one of them to end.
-const RANGE_STREAM_PATIENCE: Duration = Duration::from_secs(10);
+/// Most snapshots of a tenant at a time: each has a temporary file as large as the tenant.
+const MAX_SNAPSHOTS: usize = 2;
+/// How long a RangeStream waits for one of them to end, and a snapshot likewise.
+const PLACE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a tenant is.
 #[derive(Clone, Debug)]
@@ -97,6 +99,7 @@ struct Inner {
     ages: Ages,
     versions: Versions,
     range_streams: Arc<Semaphore>,
+    snapshots: Arc<Semaphore>,
     limits: Arc<Limits>,
     stop: CancellationToken,
     outliving: TaskTracker,
@@ -142,6 +145,7 @@ impl Tenant {
             ages: Ages::default(),
             versions: Versions::default(),
             range_streams,
+            snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
             limits,
             stop,
             outliving: TaskTracker::new(),
@@ -258,10 +262,15 @@ impl Tenant {
     /// # Errors
     /// etcd's for too many requests, if none gets free.
     pub async fn range_stream_place(&self) -> Result<OwnedSemaphorePermit, EtcdError> {
-        match timeout(RANGE_STREAM_PATIENCE, self.0.range_streams.clone().acquire_owned()).await {
-            Ok(Ok(place)) => Ok(place),
-            _ => Err(EtcdError::TooManyRequests),
-        }
+        place(&self.0.range_streams).await
+    }
+
+    /// A place for a snapshot, likewise.
+    ///
+    /// # Errors
+    /// etcd's for too many requests, if none gets free.
+    pub async fn snapshot_place(&self) -> Result<OwnedSemaphorePermit, EtcdError> {
+        place(&self.0.snapshots).await
     }
 
     /// Loads the mapping of lease ids if there is one, and sees to one that can stand in for it if there is none. Returns
@@ -311,5 +320,12 @@ impl Tenant {
     /// The key of the tenant's watermark.
     pub fn watermark_key(&self) -> Bytes {
         self.0.keys.watermark()
+    }
+}
+
+async fn place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, EtcdError> {
+    match timeout(PLACE_PATIENCE, places.clone().acquire_owned()).await {
+        Ok(Ok(place)) => Ok(place),
+        _ => Err(EtcdError::TooManyRequests),
     }
 }

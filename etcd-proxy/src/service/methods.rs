@@ -70,6 +70,7 @@ pub(super) enum Own {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OwnStream {
     Observe,
+    Snapshot,
 }
 
 /// Methods with streams.
@@ -80,8 +81,6 @@ pub(super) enum Stream {
     Watch,
     /// Many each way; a rewriter for each stream.
     KeepAlive,
-    /// Refused.
-    Refuse(fn() -> Status),
 }
 
 /// A line of the table: method, kind, action.
@@ -167,7 +166,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
         ("/etcdserverpb.Maintenance/Defragment", maintenance()),
         ("/etcdserverpb.Maintenance/Hash", maintenance()),
         ("/etcdserverpb.Maintenance/HashKV", refuse(|| Unsupported::HashKv.into())),
-        ("/etcdserverpb.Maintenance/Snapshot", Action::Stream(Stream::Refuse(|| Denied::Snapshot.into()))),
+        ("/etcdserverpb.Maintenance/Snapshot", Action::OwnStream(OwnStream::Snapshot)),
         ("/etcdserverpb.Maintenance/MoveLeader", maintenance()),
         ("/etcdserverpb.Maintenance/Downgrade", maintenance()),
         ("/etcdserverpb.Auth/AuthEnable", auth()),
@@ -231,7 +230,6 @@ impl fmt::Debug for Stream {
             Self::Range(_) => "RangeStream",
             Self::Watch => "Watch",
             Self::KeepAlive => "KeepAlive",
-            Self::Refuse(_) => "Refuse",
         })
     }
 }

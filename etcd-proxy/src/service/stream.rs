@@ -192,7 +192,6 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
         _ => tenant.upstream().streams(),
     };
     let (rewriter, request, failure, open): (Arc<dyn Rewriter>, _, _, _) = match kind {
-        Stream::Refuse(status) => return Err(status()),
         Stream::Range(rewriter) => {
             let message = grpc::read_message(&mut body, frames).await?;
             let frame =

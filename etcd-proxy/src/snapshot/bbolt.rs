@@ -175,7 +175,7 @@ impl File {
     ///
     /// # Errors
     /// When a value cannot be read, or has another length than was said.
-    pub fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn next_pages(&mut self) -> io::Result<Option<Bytes>> {
         loop {
             match self.next {
                 Next::Head => {

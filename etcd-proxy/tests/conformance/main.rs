@@ -17,6 +17,7 @@ mod leases;
 mod limits;
 mod locks;
 mod services;
+mod snapshot;
 mod support;
 mod transport;
 mod upstream;

@@ -81,7 +81,7 @@ async fn what_concerns_everybody_is_refused() {
     let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
     direct.put("/b/k", "v").await;
     let methods = "Cluster/MemberAdd Cluster/MemberRemove Cluster/MemberUpdate Cluster/MemberPromote Maintenance/Defragment Maintenance/Hash \
-        Maintenance/Snapshot Maintenance/MoveLeader Maintenance/Downgrade Auth/AuthEnable Auth/AuthDisable Auth/UserAdd Auth/UserDelete \
+        Maintenance/MoveLeader Maintenance/Downgrade Auth/AuthEnable Auth/AuthDisable Auth/UserAdd Auth/UserDelete \
         Auth/UserChangePassword Auth/UserGrantRole Auth/UserRevokeRole Auth/RoleAdd Auth/RoleDelete Auth/RoleGrantPermission \
         Auth/RoleRevokePermission";
     for method in methods.split_whitespace() {

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
     time::{Duration, Instant},
@@ -106,6 +106,32 @@ impl Etcd {
             }
         }
         panic!("etcd does not come up");
+    }
+
+    /// Restores a snapshot with etcdutl and starts an etcd on it.
+    pub(crate) async fn restore(variable: &'static str, snapshot: &Path, flags: &[&str]) -> Self {
+        for _ in 0..5 {
+            let dir = tempfile::tempdir().unwrap();
+            let (port, peer_port) = (free_port(), free_port());
+            let peer = format!("http://127.0.0.1:{peer_port}");
+            let output = Command::new(binary("TEST_ETCDUTL"))
+                .args(["snapshot", "restore", "--name=one"])
+                .arg(snapshot)
+                .arg("--data-dir")
+                .arg(dir.path().join("data"))
+                .arg(format!("--initial-cluster=one={peer}"))
+                .arg(format!("--initial-advertise-peer-urls={peer}"))
+                .args(flags)
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let child = spawn(variable, &dir, port, peer_port, &[]);
+            let mut etcd = Self { child, port, peer_port, dir, args: Vec::new(), variable };
+            if etcd.ready().await {
+                return etcd;
+            }
+        }
+        panic!("etcd does not come up on what was restored");
     }
 
     pub(crate) fn url(&self) -> String {

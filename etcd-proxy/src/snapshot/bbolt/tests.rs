@@ -14,7 +14,7 @@ fn written(buckets: Vec<(&'static str, Pairs)>) -> Vec<u8> {
     });
     let mut file = File::plan(buckets.collect()).unwrap();
     let mut bytes = Vec::new();
-    while let Some(pages) = file.next().unwrap() {
+    while let Some(pages) = file.next_pages().unwrap() {
         assert_eq!(pages.len() % PAGE, 0, "whole pages");
         bytes.extend_from_slice(&pages);
     }

@@ -66,6 +66,7 @@ const SUITES: [Suite; 5] = [
                 Tool::Etcd35,
                 Tool::Etcd36,
                 Tool::Etcdctl,
+                Tool::Etcdutl,
                 Tool::KubeApiserver,
                 Tool::Kubectl,
                 Tool::Descriptors,
@@ -153,7 +154,7 @@ pub(super) fn run(
             cargo_test(suite, runner, &["--workspace", "--exclude", without], &variables, filter, counts)
         }
         Kind::Version(etcd) => {
-            let mut variables = variables(tools, &[Tool::Etcdctl, Tool::Etcd35, Tool::Etcd36])?;
+            let mut variables = variables(tools, &[Tool::Etcdctl, Tool::Etcdutl, Tool::Etcd35, Tool::Etcd36])?;
             variables.push((Tool::Etcd.variable(), tools.path(etcd)?));
             cargo_test(suite, runner, &["--package", "etcd-proxy", "--test", "conformance"], &variables, filter, counts)
         }
