@@ -6,6 +6,7 @@ mod argv;
 mod config_file;
 mod help;
 mod inspect;
+mod pages;
 mod refused;
 mod serve;
 mod shared;
@@ -19,11 +20,13 @@ use std::{
 };
 
 use clap::{Args, Command, FromArgMatches, error::ErrorKind};
+use clap_complete::Shell;
 
 use self::argv::Argv;
 
 pub use self::{
     inspect::{CheckArgs, CountArgs, ExamineArgs, OutputArgs, OutputFormat, UsageArgs},
+    pages::{write_completion, write_man},
     serve::{CompactionArg, LimitArgs, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, ViewArgs},
     shared::{LogArgs, LogFormat, LogLevel, TenantArgs, UpstreamArgs},
     telemetry::TelemetryArgs,
@@ -43,7 +46,14 @@ pub enum Invocation {
     Usage(Box<UsageArgs>),
     /// Look whether an upstream will do.
     Check(Box<CheckArgs>),
+    /// Print what a shell needs to complete commands and flags.
+    Completion(Shell),
+    /// Print the manual page.
+    Man,
 }
+
+/// The program's name.
+const NAME: &str = "etcd-proxy";
 
 /// What environment variables of this program begin with.
 const ENVIRONMENT: &str = "ETCD_PROXY_";
@@ -77,6 +87,11 @@ pub fn parse(
         Some((RELEASE, matches)) => Ok(Invocation::Release(Box::new(ReleaseArgs::from_arg_matches(matches)?))),
         Some((USAGE, matches)) => Ok(Invocation::Usage(Box::new(UsageArgs::from_arg_matches(matches)?))),
         Some((CHECK, matches)) => Ok(Invocation::Check(Box::new(CheckArgs::from_arg_matches(matches)?))),
+        Some((pages::COMPLETION, matches)) => {
+            let shell = matches.get_one("shell").copied();
+            shell.map(Invocation::Completion).ok_or_else(|| root.error(ErrorKind::MissingRequiredArgument, "no shell"))
+        }
+        Some((pages::MAN, _)) => Ok(Invocation::Man),
         Some((_, matches)) => {
             let mut args = ServeArgs::from_arg_matches(matches)?;
             args.listen.grpc_proxy = grpc_proxy;
@@ -95,12 +110,14 @@ pub fn command() -> Command {
     let check = CheckArgs::augment_args(named(CHECK))
         .about("Look whether an upstream, and a proxy on it, can be expected to work. Changes nothing.");
     let version = concat!(env!("CARGO_PKG_VERSION"));
-    let root = Command::new("etcd-proxy")
+    let root = Command::new(NAME)
         .version(version)
         .disable_help_subcommand(true)
         .subcommand_required(true)
-        .override_help(help::root(&serve));
-    [serve, claim, release, usage, check].into_iter().fold(root, |root, command| {
+        .about("A virtual etcd for one tenant: the etcd v3 API confined to a key prefix of a shared etcd.");
+    let others = [claim, release, usage, check, pages::completion(), pages::man()];
+    let root = root.override_help(help::root(&serve, &others));
+    [serve].into_iter().chain(others).fold(root, |root, command| {
         let help = help::command(&command);
         root.subcommand(command.version(version).override_help(help))
     })

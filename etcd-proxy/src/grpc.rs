@@ -6,6 +6,7 @@
 pub mod framing;
 mod headers;
 mod unary;
+pub(crate) mod until_closing;
 
 pub use self::{
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},

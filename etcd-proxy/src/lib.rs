@@ -17,6 +17,7 @@ pub mod rewrite;
 pub mod serve;
 pub mod server;
 pub mod service;
+pub mod service_manager;
 pub mod snapshot;
 pub mod startup;
 pub mod tenant;

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         Ok(Invocation::Release(args)) => tool(&args.log, tools::release(*args.clone())),
         Ok(Invocation::Usage(args)) => tool(&args.log, tools::usage(*args.clone())),
         Ok(Invocation::Check(args)) => tool(&args.log, tools::check(*args.clone())),
+        Ok(Invocation::Completion(shell)) => cli::write_completion(shell, &mut io::stdout()).map_err(Into::into),
+        Ok(Invocation::Man) => cli::write_man(&mut io::stdout()).map_err(Into::into),
         Err(error) => error.exit(),
     };
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

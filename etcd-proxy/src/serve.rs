@@ -15,6 +15,7 @@ use crate::{
     metrics::Metrics,
     server::{BindError, ClientRoutes, ConnectionMetrics, Listener, MetricsRoutes, Server},
     service,
+    service_manager::ServiceManager,
     startup::{StartupError, Verdict, check, check_until_answered},
     tenant::{Tenant, TenantConfig},
     tls::{CertificateMetrics, Reload, ServerTls, TlsError, keep_fresh},
@@ -48,6 +49,7 @@ pub enum ServeError {
 /// # Errors
 /// When it cannot start, or when it turns out, once the upstream can be asked, that the prefix must not be served.
 pub async fn serve(config: Config) -> Result<(), ServeError> {
+    let manager = ServiceManager::from_environment();
     let mut signals = Signals::install().map_err(ServeError::Signals)?;
     let tls = config.tls.clone().map(ServerTls::load).transpose()?.map(Arc::new);
     let upstream_config = config.upstream.load()?;
@@ -128,6 +130,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         probe_server.serve(listener, tls, MetricsRoutes::new(operator_checks.clone()));
     }
 
+    manager.ready(if answered { "starting" } else { "the upstream does not answer yet" });
     let serving = async {
         if !answered {
             check_until_answered(&config.tenancy, &upstream).await?;
@@ -135,6 +138,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         tenant.start(&background);
         gate.open();
         report(&reporter, true).await;
+        manager.status(&format!("serving {}", config.tenancy.prefix));
         tracing::info!(prefix = %config.tenancy.prefix, version = env!("CARGO_PKG_VERSION"), "serving");
         std::future::pending::<Result<(), StartupError>>().await
     };
@@ -146,6 +150,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         }
     };
     report(&reporter, false).await;
+    manager.stopping();
     shutdown.run(config.shutdown, &mut signals, &connections, tenant.outliving()).await;
     background.close();
     background.wait().await;

@@ -14,6 +14,7 @@ mod maintenance;
 mod methods;
 mod observe;
 mod own_stream;
+mod reflection;
 mod snapshot;
 mod stream;
 mod unary;
@@ -72,6 +73,21 @@ struct ClientCall {
     body: Body,
 }
 
+// === impl ClientCall ===
+
+impl ClientCall {
+    fn new(path: &'static str, frames: Frames, request: Request<Body>) -> Self {
+        let (parts, body) = request.into_parts();
+        Self {
+            path,
+            headers: UpstreamHeaders::from_client(&parts.headers),
+            deadline: Deadline::from_client(&parts.headers),
+            frames,
+            body,
+        }
+    }
+}
+
 // === impl Router ===
 
 impl Router {
@@ -91,7 +107,7 @@ impl Router {
         match method.action {
             Action::Unary(Unary::Own(own)) if own.waits() => Ok(None),
             Action::Unary(_) => limits.unary().map(Some),
-            Action::Stream(_) | Action::OwnStream(_) => Ok(None),
+            Action::Stream(_) | Action::OwnStream(_) | Action::Reflect(_) => Ok(None),
         }
     }
 
@@ -130,19 +146,17 @@ impl Router {
         encoding: Encoding,
         call: crate::metrics::Call,
     ) -> Result<Response<Body>, Status> {
-        let (parts, body) = request.into_parts();
-        let client = ClientCall {
-            path: method.path,
-            headers: UpstreamHeaders::from_client(&parts.headers),
-            deadline: Deadline::from_client(&parts.headers),
-            frames: Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding),
-            body,
-        };
+        let frames = Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding);
+        let client = |request| ClientCall::new(method.path, frames, request);
         match &method.action {
-            Action::Stream(kind) => stream::serve(&self.tenant, kind, client, call).await,
-            Action::OwnStream(OwnStream::Observe) => observe::serve(&self.tenant, client, call).await,
-            Action::OwnStream(OwnStream::Snapshot) => snapshot::serve(&self.tenant, client, call).await,
+            Action::Stream(kind) => stream::serve(&self.tenant, kind, client(request), call).await,
+            Action::OwnStream(OwnStream::Observe) => observe::serve(&self.tenant, client(request), call).await,
+            Action::OwnStream(OwnStream::Snapshot) => snapshot::serve(&self.tenant, client(request), call).await,
+            Action::Reflect(reflection) => {
+                Ok(reflection::serve(reflection, request, call, self.tenant.stop().clone()).await)
+            }
             Action::Unary(kind) => {
+                let client = client(request);
                 let mut call = call;
                 let deadline = client.deadline;
                 let answer = deadline.limit(unary::serve(&self.tenant, kind, client)).await;

@@ -46,6 +46,9 @@ pub enum SchemaError {
     /// They are not a `FileDescriptorSet`.
     #[error("the descriptors of the etcd API cannot be decoded")]
     Descriptors(#[from] prost::DecodeError),
+    /// They are not what reflection needs.
+    #[error("the descriptors of the etcd API cannot be shown by reflection: {0}")]
+    Reflection(String),
     /// A message is used that is not described.
     #[error("the descriptors of the etcd API lack the message {0}")]
     Missing(String),

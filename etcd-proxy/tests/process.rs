@@ -32,8 +32,12 @@ mod limits;
 mod pki;
 #[path = "process/probes.rs"]
 mod probes;
+#[path = "process/reflection.rs"]
+mod reflection;
 #[path = "process/refusals.rs"]
 mod refusals;
+#[path = "process/service_manager.rs"]
+mod service_manager;
 #[path = "process/stalled.rs"]
 mod stalled;
 #[path = "process/stop.rs"]

@@ -86,7 +86,8 @@ pub(super) fn apply(
 ) -> Result<Origins, ConfigFileError> {
     let variable =
         || environment.iter().find(|(name, _)| name == "ETCD_PROXY_CONFIG_FILE").map(|(_, value)| value.clone());
-    let Some(command) = argv.command(root) else { return Ok(Origins::default()) };
+    let takes_file = |command: &&Command| command.get_arguments().any(|arg| arg.get_id() == FLAG);
+    let Some(command) = argv.command(root).filter(takes_file) else { return Ok(Origins::default()) };
     if argv.asks_for_help() {
         return Ok(Origins::default());
     }

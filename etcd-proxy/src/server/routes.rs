@@ -1,31 +1,22 @@
 //! Which request goes where: gRPC to the tenant's services and the health service, the rest to etcd's HTTP endpoints.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::convert::Infallible;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response, header::CONTENT_TYPE};
-use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::{Status, body::Body};
+use tonic::body::Body;
 use tower::Service;
 
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
+    grpc::until_closing::UntilClosing,
     health::{HealthService, Probes},
 };
 
 /// Path of the methods of grpc.health.v1.
 const HEALTH: &str = "/grpc.health.v1.Health/";
-
-/// What etcd's clients know a stopping server by (`rpctypes.ErrGRPCStopped`).
-const STOPPED: &str = "etcdserver: server stopped";
 
 /// Routes of the client listeners.
 #[derive(Clone)]
@@ -128,50 +119,4 @@ fn infallible<T>(result: Result<T, Infallible>) -> T {
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// A stream that ends with `Unavailable` when the process closes.
-struct UntilClosing {
-    /// Gone once the stream was ended here; dropping it cancels what stands behind it.
-    body: Option<Body>,
-    closing: CancellationToken,
-    closed: Pin<Box<WaitForCancellationFutureOwned>>,
-}
-
-impl UntilClosing {
-    fn new(body: Body, closing: CancellationToken) -> Self {
-        let closed = Box::pin(closing.clone().cancelled_owned());
-        Self { body: Some(body), closing, closed }
-    }
-}
-
-impl http_body::Body for UntilClosing {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let this = self.get_mut();
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        // A stream that never pauses must end, too.
-        if !this.closing.is_cancelled() {
-            if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
-                return Poll::Ready(frame);
-            }
-            ready!(this.closed.as_mut().poll(cx));
-        }
-        this.body = None;
-        let mut trailers = HeaderMap::new();
-        Poll::Ready(Some(match Status::unavailable(STOPPED).add_header(&mut trailers) {
-            Ok(()) => Ok(Frame::trailers(trailers)),
-            Err(status) => Err(status),
-        }))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
-    }
 }

@@ -1,9 +1,13 @@
 //! Every method there is, and what becomes of it.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+};
 
 use tonic::Status;
 
+use super::reflection::{self, Reflection};
 use crate::{
     error::{Denied, Unsupported},
     metrics::{GrpcType, MethodMetrics, Metrics},
@@ -34,6 +38,8 @@ pub(super) enum Action {
     Stream(Stream),
     /// One request, many responses, which are made here.
     OwnStream(OwnStream),
+    /// Answered from the descriptors.
+    Reflect(Reflection),
 }
 
 /// Methods with one message each way.
@@ -102,9 +108,17 @@ impl Methods {
                 Action::Unary(_) => GrpcType::unary,
                 Action::Stream(Stream::Watch | Stream::KeepAlive) => GrpcType::bidi_stream,
                 Action::Stream(_) | Action::OwnStream(_) => GrpcType::server_stream,
+                Action::Reflect(_) => GrpcType::bidi_stream,
             };
             let metrics = metrics.method(grpc_type, service, name);
             by_path.insert(path, Method { path, action, metrics });
+        }
+        let services: HashSet<&str> =
+            by_path.keys().filter_map(|path| split(path)).map(|(service, _)| service).collect();
+        for (path, reflection) in reflection::services(|service| services.contains(service))? {
+            let Some((service, name)) = split(path) else { continue };
+            let metrics = metrics.method(GrpcType::bidi_stream, service, name);
+            by_path.insert(path, Method { path, action: Action::Reflect(reflection), metrics });
         }
         Ok(Self { by_path })
     }
@@ -259,7 +273,7 @@ mod tests {
                     let streams = (method.client_streaming(), method.server_streaming());
                     let expected = match &known.action {
                         Action::Unary(_) => (false, false),
-                        Action::Stream(Stream::Watch | Stream::KeepAlive) => (true, true),
+                        Action::Stream(Stream::Watch | Stream::KeepAlive) | Action::Reflect(_) => (true, true),
                         Action::Stream(_) | Action::OwnStream(_) => (false, true),
                     };
                     assert_eq!(streams, expected, "{path}");
@@ -267,7 +281,8 @@ mod tests {
                 }
             }
         }
-        assert_eq!(count, methods.by_path.len());
+        // And the two versions of reflection, of which that API knows nothing.
+        assert_eq!(count + 2, methods.by_path.len());
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! `--help`.
+//! `--help`, completion and the manual page.
+
+use std::{process::Command, process::Stdio};
+
+use tempfile::TempDir;
 
 use crate::child::{etcd_proxy, fails, ok};
 
@@ -9,16 +13,85 @@ fn every_flag_of_every_command_is_explained() {
         for arg in command.get_arguments() {
             let Some(flag) = arg.get_long() else { continue };
             let (_, after) = help.split_once(&format!("\n  --{flag} '")).unwrap_or_else(|| panic!("--{flag}: {help}"));
-            let explanation = after.lines().nth(1).unwrap();
+            let mut lines = after.lines().skip(1);
+            let explanation: String = lines.by_ref().take_while(|line| !line.contains("ETCD_PROXY_")).collect();
+            assert!(explanation.ends_with('.'), "--{flag}: {explanation:?}");
             assert!(explanation.starts_with("    ") && explanation.len() > 20, "--{flag}: {explanation:?}");
+            // Each has its variable below it.
+            let variable = format!("    ETCD_PROXY_{}", flag.to_uppercase().replace('-', "_"));
+            assert!(after.lines().take(12).any(|line| line == variable), "--{flag}: {after}");
         }
+        assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
     }
     let help = ok(etcd_proxy(&["--help"]));
-    for words in
-        ["etcd-proxy claim", "etcd-proxy release", "--prefix ''", "--listen-client-urls 'http://localhost:2379'"]
-    {
+    for words in [
+        "etcd-proxy claim",
+        "etcd-proxy release",
+        "etcd-proxy completion SHELL",
+        "etcd-proxy grpc-proxy start",
+        "--prefix ''",
+        "--listen-client-urls 'http://localhost:2379'",
+        "\nSecurity:\n",
+        "\nExamples:\n",
+        "\nExit status:\n",
+    ] {
         assert!(help.contains(words), "{words}: {help}");
     }
+    assert!(!help.contains("etcd-proxy man"), "{help}");
     assert!(ok(etcd_proxy(&["--version"])).contains(env!("CARGO_PKG_VERSION")));
     assert!(fails(etcd_proxy(&["start"])).contains("start"));
+}
+
+/// The examples in the help are commands that are understood.
+#[test]
+fn the_examples_are_right() {
+    let help = ok(etcd_proxy(&["--help"]));
+    let (_, examples) = help.split_once("\nExamples:\n").unwrap();
+    let (examples, _) = examples.split_once("\nSignals:\n").unwrap();
+    let examples = examples.replace("\\\n", " ");
+    let mut count = 0;
+    for line in
+        examples.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with("etcd-proxy"))
+    {
+        let words: Vec<std::ffi::OsString> = line.split_whitespace().map(Into::into).collect();
+        match etcd_proxy::cli::parse(words, []) {
+            Ok(etcd_proxy::cli::Invocation::Serve(args)) => drop(etcd_proxy::config::Config::try_from(*args).unwrap()),
+            Ok(_) => {}
+            Err(error) => assert!(error.to_string().contains("/etc/etcd-proxy/tenant-a.yml"), "{line}: {error}"),
+        }
+        count += 1;
+    }
+    assert_eq!(count, 5, "{examples}");
+}
+
+#[test]
+fn shells_are_told_all_commands_and_flags() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = ok(etcd_proxy(&["completion", shell]));
+        for words in ["claim", "release", "listen-client-urls", "namespace", "owner", "compaction-policy"] {
+            assert!(script.contains(words), "{shell}: {words}: {script}");
+        }
+    }
+    assert!(fails(etcd_proxy(&["completion", "csh"])).contains("csh"));
+    assert!(fails(etcd_proxy(&["completion"])).contains("<shell>"));
+
+    // What bash makes of it.
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("completion");
+    std::fs::write(&file, ok(etcd_proxy(&["completion", "bash"]))).unwrap();
+    let script = format!(
+        ". {} && COMP_WORDS=(etcd-proxy --listen-cl) COMP_CWORD=1 && _etcd__proxy etcd-proxy --listen-cl etcd-proxy && echo \"${{COMPREPLY[@]}}\"",
+        file.display()
+    );
+    let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(ok(output), "--listen-client-urls\n");
+}
+
+#[test]
+fn the_manual_page_has_every_flag_of_the_default_command() {
+    let page = ok(etcd_proxy(&["man"]));
+    assert!(page.contains(".TH etcd-proxy 1"), "{page}");
+    for words in ["listen\\-client\\-urls", ".SH SECURITY", "Examples:", "quota\\-bytes", "etcd\\-proxy\\-claim"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
 }

@@ -1,0 +1,63 @@
+//! What shells and `man` want to know of the command line.
+
+use std::io::{self, Write};
+
+use clap::{Arg, Args as _, Command, value_parser};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::{
+    NAME, ServeArgs, command, config_file,
+    help::{EXAMPLES, VALUES},
+};
+
+/// The command that prints a shell's completion.
+pub(super) const COMPLETION: &str = "completion";
+/// The command that prints the manual page.
+pub(super) const MAN: &str = "man";
+
+/// `completion`.
+pub(super) fn completion() -> Command {
+    let shell = Arg::new("shell")
+        .required(true)
+        .value_parser(value_parser!(Shell))
+        .help("bash, zsh, fish, elvish or powershell");
+    Command::new(COMPLETION)
+        .arg(shell)
+        .about("Print what a shell (bash, zsh, fish, elvish, powershell) needs to complete commands and flags.")
+}
+
+/// `man`, for those who make packages.
+pub(super) fn man() -> Command {
+    Command::new(MAN).hide(true).about("Print the manual page etcd-proxy(1).")
+}
+
+/// Writes the completion for `shell`.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_completion(shell: Shell, out: &mut impl Write) -> io::Result<()> {
+    // Written to a pipe that nobody reads, the generator would panic.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut with_default_command(), NAME, &mut script);
+    out.write_all(&script)
+}
+
+/// Writes the manual page.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_man(out: &mut impl Write) -> io::Result<()> {
+    Man::new(with_default_command()).source(concat!("etcd-proxy ", env!("CARGO_PKG_VERSION"))).render(out)
+}
+
+/// All commands, with the flags of the default one also where no command is named.
+fn with_default_command() -> Command {
+    let root = command();
+    let about = root.get_about().cloned().unwrap_or_default();
+    ServeArgs::augment_args(root.arg(config_file::arg()))
+        .about(about)
+        .long_about(None)
+        .subcommand_required(false)
+        .after_help(format!("{VALUES}\n{EXAMPLES}"))
+}
