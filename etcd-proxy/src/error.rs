@@ -62,8 +62,6 @@ pub enum Denied {
 pub enum Unsupported {
     /// Lease ids are permuted, so their order is lost.
     LeaseOrder,
-    /// A hash of what is stored would cover other tenants' keys, and one of what the tenant sees would be none of etcd's.
-    HashKv,
 }
 
 // === impl EtcdError ===
@@ -149,7 +147,6 @@ impl From<Unsupported> for Status {
             Unsupported::LeaseOrder => {
                 "etcd-proxy: lease ids have no order here; compare a lease by EQUAL or NOT_EQUAL, or with 0"
             }
-            Unsupported::HashKv => "etcd-proxy: a hash of the shared etcd would cover the keys of every tenant",
         })
     }
 }

@@ -7,6 +7,8 @@
 //! [`spool::IN_MEMORY`].
 
 pub mod bbolt;
+mod crc32c;
+mod hash;
 mod layout;
 mod source;
 mod spool;
@@ -15,7 +17,10 @@ use std::{collections::BTreeSet, io};
 
 use tonic::Status;
 
-pub use self::source::{Keys, Moment, TenantLease, is_compacted, leases, moment};
+pub use self::{
+    hash::{KvHash, hash},
+    source::{Keys, Moment, TenantLease, is_compacted, leases, moment},
+};
 use self::{layout::Database, spool::Spool};
 use crate::tenant::Tenant;
 

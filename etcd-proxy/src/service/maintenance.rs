@@ -1,16 +1,20 @@
-//! Status and Alarm.
+//! Status, Alarm and HashKV.
 
 use std::cmp::Ordering;
 
 use bytes::BytesMut;
 use proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, ResponseHeader, StatusRequest, StatusResponse,
-    alarm_request::AlarmAction,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, HashKvRequest, HashKvResponse, ResponseHeader, StatusRequest,
+    StatusResponse, alarm_request::AlarmAction,
 };
 use tonic::Status;
 
 use super::unary::{OwnCall, answer};
-use crate::{error::Denied, limits::Account};
+use crate::{
+    error::{Denied, EtcdError},
+    limits::Account,
+    snapshot::{self, KvHash},
+};
 
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
@@ -55,6 +59,18 @@ pub(super) async fn alarm(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let member_id = header.map_or(0, |header| header.member_id);
     let alarms = raised.then_some(AlarmMember { member_id, alarm: AlarmType::Nospace as i32 });
     answer(&AlarmResponse { header, alarms: alarms.into_iter().collect() })
+}
+
+/// `Maintenance.HashKV`: of the tenant's keys, as if all history before the revision were compacted.
+pub(super) async fn hash_kv(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+    let request: HashKvRequest = call.request("etcdserverpb.HashKVRequest")?;
+    let revision = request.revision;
+    if revision > 0 && revision < call.tenant.watermark().await? {
+        return Err(EtcdError::Compacted.into());
+    }
+    let _place = call.tenant.snapshot_place().await?;
+    let KvHash { header, hash, revision } = snapshot::hash(call.tenant, revision).await?;
+    answer(&HashKvResponse { header, hash, compact_revision: revision, hash_revision: revision })
 }
 
 /// A header of the upstream, for answers that it has no part in otherwise.

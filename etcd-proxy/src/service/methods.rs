@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::reflection::{self, Reflection};
 use crate::{
-    error::{Denied, Unsupported},
+    error::Denied,
     metrics::{GrpcType, MethodMetrics, Metrics},
     rewrite::{
         DeleteRange, KeepAliveStream, Put, Range, RangeStream, Revoke, Rewriter, TimeToLive, Txn, Typed, WatchStream,
@@ -60,6 +60,7 @@ pub(super) enum Own {
     LeaseLeases,
     MemberList,
     Status,
+    HashKv,
     Alarm,
     AuthStatus,
     UserList,
@@ -179,7 +180,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
         ("/etcdserverpb.Maintenance/Status", own(Own::Status)),
         ("/etcdserverpb.Maintenance/Defragment", maintenance()),
         ("/etcdserverpb.Maintenance/Hash", maintenance()),
-        ("/etcdserverpb.Maintenance/HashKV", refuse(|| Unsupported::HashKv.into())),
+        ("/etcdserverpb.Maintenance/HashKV", own(Own::HashKv)),
         ("/etcdserverpb.Maintenance/Snapshot", Action::OwnStream(OwnStream::Snapshot)),
         ("/etcdserverpb.Maintenance/MoveLeader", maintenance()),
         ("/etcdserverpb.Maintenance/Downgrade", maintenance()),

@@ -47,6 +47,7 @@ pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> 
         Own::LeaseLeases => lease::leases(own_call).await,
         Own::MemberList => cluster::member_list(own_call).await,
         Own::Status => maintenance::status(own_call).await,
+        Own::HashKv => maintenance::hash_kv(own_call).await,
         Own::Alarm => maintenance::alarm(own_call).await,
         Own::AuthStatus => auth::status(own_call).await,
         Own::UserList => auth::users(own_call).await,

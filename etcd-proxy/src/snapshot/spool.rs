@@ -80,6 +80,13 @@ impl Spool {
 
 // === impl KeyEntries ===
 
+impl KeyEntries {
+    /// How many of the entries are keys; they come first.
+    pub(super) fn keys(&self) -> usize {
+        self.index.len()
+    }
+}
+
 impl Entries for KeyEntries {
     fn len(&self) -> usize {
         self.index.len() + usize::from(self.closing.is_some())

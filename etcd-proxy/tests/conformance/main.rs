@@ -12,6 +12,7 @@ mod differential;
 mod elections;
 mod errors;
 mod etcdctl;
+mod hashes;
 mod isolation;
 mod leases;
 mod limits;

@@ -90,8 +90,6 @@ async fn what_concerns_everybody_is_refused() {
         assert_eq!(code, Code::PermissionDenied, "{method}: {text}");
         assert!(text.contains("operator"), "{method} says who may: {text}");
     }
-    let hash = raw(&a.channel, "/etcdserverpb.Maintenance/HashKV", bytes::Bytes::new()).await;
-    assert_eq!(refusal(hash).0, Code::Unimplemented);
     let raise = AlarmRequest { action: AlarmAction::Activate as i32, member_id: 0, alarm: 1 };
     assert_eq!(refusal(a.maintenance.alarm(raise).await).0, Code::PermissionDenied);
     // Neither did any of it happen.
