@@ -3,6 +3,7 @@
 //! Nothing is validated here beyond the form of single values; [`crate::config`] does the rest.
 
 mod argv;
+mod backup;
 mod config_file;
 mod help;
 mod inspect;
@@ -25,6 +26,7 @@ use clap_complete::Shell;
 use self::argv::Argv;
 
 pub use self::{
+    backup::{BackupArgs, BackupFileArgs, CopyArgs, LeasesArg, RestoreArgs, RestoreFileArgs, TargetArgs},
     inspect::{CheckArgs, CountArgs, ExamineArgs, OutputArgs, OutputFormat, UsageArgs},
     pages::{write_completion, write_man},
     serve::{CompactionArg, LimitArgs, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, ViewArgs},
@@ -46,6 +48,12 @@ pub enum Invocation {
     Usage(Box<UsageArgs>),
     /// Look whether an upstream will do.
     Check(Box<CheckArgs>),
+    /// Back a tenant up.
+    Backup(Box<BackupArgs>),
+    /// Restore a backup.
+    Restore(Box<RestoreArgs>),
+    /// Copy a tenant.
+    Copy(Box<CopyArgs>),
     /// Print what a shell needs to complete commands and flags.
     Completion(Shell),
     /// Print the manual page.
@@ -63,6 +71,9 @@ const CLAIM: &str = "claim";
 const RELEASE: &str = "release";
 const USAGE: &str = "usage";
 const CHECK: &str = "check";
+const BACKUP: &str = "backup";
+const RESTORE: &str = "restore";
+const COPY: &str = "copy";
 
 /// Reads the command line and the environment; `args` begins with the program's name.
 ///
@@ -87,6 +98,9 @@ pub fn parse(
         Some((RELEASE, matches)) => Ok(Invocation::Release(Box::new(ReleaseArgs::from_arg_matches(matches)?))),
         Some((USAGE, matches)) => Ok(Invocation::Usage(Box::new(UsageArgs::from_arg_matches(matches)?))),
         Some((CHECK, matches)) => Ok(Invocation::Check(Box::new(CheckArgs::from_arg_matches(matches)?))),
+        Some((BACKUP, matches)) => Ok(Invocation::Backup(Box::new(BackupArgs::from_arg_matches(matches)?))),
+        Some((RESTORE, matches)) => Ok(Invocation::Restore(Box::new(RestoreArgs::from_arg_matches(matches)?))),
+        Some((COPY, matches)) => Ok(Invocation::Copy(Box::new(CopyArgs::from_arg_matches(matches)?))),
         Some((pages::COMPLETION, matches)) => {
             let shell = matches.get_one("shell").copied();
             shell.map(Invocation::Completion).ok_or_else(|| root.error(ErrorKind::MissingRequiredArgument, "no shell"))
@@ -109,13 +123,17 @@ pub fn command() -> Command {
     let usage = UsageArgs::augment_args(named(USAGE)).about("Show what every tenant on the upstream stores.");
     let check = CheckArgs::augment_args(named(CHECK))
         .about("Look whether an upstream, and a proxy on it, can be expected to work. Changes nothing.");
+    let backup = BackupArgs::augment_args(named(BACKUP)).about("Write a tenant, as of one revision, to a file.");
+    let restore = RestoreArgs::augment_args(named(RESTORE)).about("Restore a backup into a prefix.");
+    let copy = CopyArgs::augment_args(named(COPY))
+        .about("Copy a tenant, as of one revision, into another prefix or to another etcd.");
     let version = concat!(env!("CARGO_PKG_VERSION"));
     let root = Command::new(NAME)
         .version(version)
         .disable_help_subcommand(true)
         .subcommand_required(true)
         .about("A virtual etcd for one tenant: the etcd v3 API confined to a key prefix of a shared etcd.");
-    let others = [claim, release, usage, check, pages::completion(), pages::man()];
+    let others = [claim, release, usage, check, backup, restore, copy, pages::completion(), pages::man()];
     let root = root.override_help(help::root(&serve, &others));
     [serve].into_iter().chain(others).fold(root, |root, command| {
         let help = help::command(&command);

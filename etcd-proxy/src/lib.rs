@@ -1,5 +1,6 @@
 //! A virtual etcd for one tenant: the etcd v3 API confined to a key prefix of a shared etcd.
 
+pub mod backup;
 pub mod cli;
 pub mod config;
 pub mod drain;

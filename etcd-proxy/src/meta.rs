@@ -5,6 +5,7 @@
 //! refused, not guessed at.
 
 mod claims;
+mod journal;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ pub use self::claims::{
     ClaimError, Claims, Held, ReleaseError, Standing, TransferError, claim, claim_empty, read_claim, read_claims,
     release, standing, transfer,
 };
+pub use self::journal::Journal;
 use crate::{
     lease_id::{LeaseSecret, SECRET_LEN},
     prefix::Prefix,

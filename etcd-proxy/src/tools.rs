@@ -1,7 +1,11 @@
-//! The tools in the binary: `claim` and `release`, `usage` and `check`.
+//! The tools in the binary: `claim` and `release`, `usage` and `check`, `backup`, `restore` and `copy`.
 
 mod adopt;
+mod backup;
 mod check;
+mod copy;
+mod progress;
+mod restore;
 mod table;
 mod usage;
 
@@ -15,7 +19,13 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use self::adopt::{Adoption, adopt};
-pub use self::{check::check, usage::usage};
+pub use self::{
+    backup::{BackupError, backup},
+    check::check,
+    copy::{CopyError, copy},
+    restore::{RestoreError, restore},
+    usage::usage,
+};
 use crate::{
     cli::{ClaimArgs, ReleaseArgs},
     config::{ConfigError, Tenancy, UpstreamSettings},
@@ -41,6 +51,15 @@ pub enum ToolError {
     /// The prefix cannot be released.
     #[error("cannot release: {0}")]
     Release(#[from] ReleaseError),
+    /// No backup was made.
+    #[error("cannot back up: {0}")]
+    Backup(#[from] BackupError),
+    /// A backup was not restored.
+    #[error("cannot restore: {0}")]
+    Restore(#[from] RestoreError),
+    /// A tenant was not copied.
+    #[error("cannot copy: {0}")]
+    Copy(#[from] CopyError),
     /// The upstream refused to answer.
     #[error("the upstream answers {:?}: {}", .0.code(), .0.message())]
     Upstream(#[from] Status),

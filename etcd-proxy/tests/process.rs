@@ -8,6 +8,8 @@
 mod access_log;
 #[path = "process/authentication.rs"]
 mod authentication;
+#[path = "process/backup.rs"]
+mod backup;
 #[path = "process/child.rs"]
 mod child;
 #[path = "process/claims.rs"]

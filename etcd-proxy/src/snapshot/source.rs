@@ -160,7 +160,7 @@ async fn page(
 }
 
 /// The key that comes next after `key`.
-fn after(key: &[u8]) -> Bytes {
+pub(crate) fn after(key: &[u8]) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
     next.put_slice(key);
     next.put_u8(0);

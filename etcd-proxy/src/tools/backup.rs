@@ -1,0 +1,301 @@
+//! `etcd-proxy backup`: one tenant at one revision, in a file.
+
+use std::{
+    collections::BTreeSet,
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use prometheus_client::registry::Registry;
+use proto::mvccpb::KeyValue;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::{
+    ToolError,
+    progress::{Progress, say},
+};
+use crate::{
+    backup::{FORMAT, FormatError, Header, Resumed, Writer},
+    cli::BackupArgs,
+    config::{Tenancy, UpstreamSettings},
+    meta::MetaLayout,
+    metrics::Metrics,
+    snapshot::{self, Keys, Moment},
+    tenant::{Tenant, TenantConfig},
+    upstream::{Upstream, UpstreamConfig},
+};
+
+/// How often a backup starts over because the upstream compacted its revision away.
+const ATTEMPTS: usize = 5;
+
+/// Why no backup was made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// Something is there already.
+    #[error("{} exists: name another file, or give --overwrite", .0.display())]
+    Exists(PathBuf),
+    /// Somebody else is at it.
+    #[error("another process is writing {}", .0.display())]
+    Busy(PathBuf),
+    /// What is there was begun for something else.
+    #[error("{} is the beginning of a backup of {prefix} on the etcd cluster {cluster}: remove it, or name another file", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// The other prefix.
+        prefix: String,
+        /// The other cluster's id.
+        cluster: String,
+    },
+    /// What is there is no backup.
+    #[error("{} cannot be gone on with: {source}", path.display())]
+    Begun {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// The file cannot be written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// The upstream's history is shorter than the time that a backup takes.
+    #[error(
+        "the upstream compacted the revision away {ATTEMPTS} times before it was read whole; have it keep more history"
+    )]
+    Compacted,
+    /// The upstream stopped answering.
+    #[error(
+        "the upstream answers {:?}: {}; what was read is kept in {}, and the same command goes on from there",
+        status.code(),
+        status.message(),
+        partial.display()
+    )]
+    BrokenOff {
+        /// The answer.
+        status: Status,
+        /// What is there so far.
+        partial: PathBuf,
+    },
+    /// The system has no random numbers.
+    #[error("the system gives no random numbers")]
+    Random,
+}
+
+/// What is in a backup.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) revision: i64,
+    pub(super) keys: u64,
+    /// `None` if they were written by an earlier process.
+    pub(super) leases: Option<usize>,
+}
+
+/// `etcd-proxy backup`.
+///
+/// # Errors
+/// When the file cannot be written or the upstream cannot be read.
+pub async fn backup(args: BackupArgs) -> Result<(), ToolError> {
+    let tenancy = Tenancy::try_from(args.tenant)?;
+    let upstream = UpstreamSettings::try_from(args.upstream)?.load()?;
+    let tenant = tenant(&tenancy, upstream);
+    let file = &args.backup.file;
+    let written = write(&tenant, file, args.backup.overwrite).await?;
+    let leases = written.leases.map_or_else(String::new, |leases| format!(" and {leases} leases"));
+    writeln!(
+        io::stdout().lock(),
+        "{} holds {} keys{leases} of {} as of revision {}",
+        file.display(),
+        written.keys,
+        tenancy.prefix,
+        written.revision
+    )?;
+    Ok(())
+}
+
+/// A tenant that no proxy serves here.
+pub(super) fn tenant(tenancy: &Tenancy, upstream: UpstreamConfig) -> Tenant {
+    let config = TenantConfig::new(tenancy.prefix.clone(), MetaLayout::new(tenancy.meta_prefix.clone()));
+    let metrics = Metrics::new(&mut Registry::default());
+    Tenant::new(config, Upstream::new(upstream), metrics, CancellationToken::new())
+}
+
+/// The file in which a backup grows until it is whole.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    partial.into()
+}
+
+/// Writes a backup of the tenant to `path`, going on with one that was begun there.
+pub(super) async fn write(tenant: &Tenant, path: &Path, overwrite: bool) -> Result<Written, BackupError> {
+    if !overwrite && path.exists() {
+        return Err(BackupError::Exists(path.to_owned()));
+    }
+    let partial = partial(path);
+    let failed = |source| BackupError::File { path: partial.clone(), source };
+    let broken_off = |status| BackupError::BrokenOff { status, partial: partial.clone() };
+    let file = open(&partial).map_err(failed)?;
+    file.try_lock().map_err(|_| BackupError::Busy(partial.clone()))?;
+    let now = snapshot::moment(tenant).await.map_err(broken_off)?;
+    let mut resumed = resume(tenant, &now, &partial, &file)?;
+    for _ in 0..ATTEMPTS {
+        let attempt = match resumed.take() {
+            Some(resumed) if resumed.complete => {
+                let (revision, keys) = (resumed.header.revision, resumed.keys);
+                finish(resumed.into_file(), &partial, path).map_err(failed)?;
+                return Ok(Written { revision, keys, leases: None });
+            }
+            Some(resumed) => Attempt::resume(tenant, &now, resumed),
+            None => {
+                let moment = snapshot::moment(tenant).await.map_err(broken_off)?;
+                Attempt::begin(tenant, &moment, &file, &partial)?
+            }
+        };
+        match attempt.run(tenant).await {
+            Ok((file, written)) => {
+                finish(file, &partial, path).map_err(failed)?;
+                return Ok(written);
+            }
+            Err(Failure::File(source)) => return Err(failed(source)),
+            Err(Failure::Upstream(status)) if snapshot::is_compacted(&status) => {
+                say(format_args!("the upstream compacted the revision away: starting over at the present one"));
+            }
+            Err(Failure::Upstream(status)) => return Err(broken_off(status)),
+        }
+    }
+    Err(BackupError::Compacted)
+}
+
+/// Readable by its owner alone: it holds what the tenant stores.
+fn open(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// What an earlier process left in the file, if it is of this tenant.
+fn resume(tenant: &Tenant, now: &Moment, path: &Path, file: &File) -> Result<Option<Resumed>, BackupError> {
+    let copy = file.try_clone().map_err(|source| BackupError::File { path: path.to_owned(), source })?;
+    let resumed = Resumed::read(copy).map_err(|source| BackupError::Begun { path: path.to_owned(), source })?;
+    if let Some(Resumed { header, .. }) = &resumed {
+        let prefix = hex::encode(tenant.config().prefix.as_bytes());
+        if header.prefix != prefix || header.cluster_id != cluster(now) {
+            return Err(BackupError::Foreign {
+                path: path.to_owned(),
+                prefix: shown_prefix(&header.prefix),
+                cluster: header.cluster_id.clone(),
+            });
+        }
+    }
+    Ok(resumed)
+}
+
+/// A prefix in hexadecimal for people to read.
+pub(super) fn shown_prefix(hex: &str) -> String {
+    hex::decode(hex).map_or_else(|_| hex.to_owned(), |prefix| prefix.escape_ascii().to_string())
+}
+
+fn cluster(moment: &Moment) -> String {
+    format!("{:x}", moment.cluster_id)
+}
+
+/// Makes the file last and gives it its name.
+fn finish(file: File, partial: &Path, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    std::fs::rename(partial, path)?;
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
+}
+
+/// One way through the keys.
+struct Attempt {
+    writer: Writer<File>,
+    moment: Moment,
+    keys: Keys,
+    /// The leases of the keys that were read.
+    held: BTreeSet<i64>,
+    /// Keys that were there already.
+    done: u64,
+}
+
+enum Failure {
+    Upstream(Status),
+    File(io::Error),
+}
+
+// === impl Attempt ===
+
+impl Attempt {
+    fn begin(tenant: &Tenant, moment: &Moment, file: &File, path: &Path) -> Result<Self, BackupError> {
+        let mut id = [0; 16];
+        SystemRandom::new().fill(&mut id).map_err(|_| BackupError::Random)?;
+        let header = Header {
+            format: FORMAT,
+            id: hex::encode(id),
+            created_at: jiff::Timestamp::now(),
+            prefix: hex::encode(tenant.config().prefix.as_bytes()),
+            cluster_id: cluster(moment),
+            revision: moment.revision,
+            keys: moment.keys,
+        };
+        let begin = || {
+            let mut file = file.try_clone()?;
+            file.set_len(0)?;
+            io::Seek::rewind(&mut file)?;
+            Writer::begin(file, &header)
+        };
+        let writer = begin().map_err(|source| BackupError::File { path: path.to_owned(), source })?;
+        Ok(Self { writer, moment: *moment, keys: Keys::all(tenant, moment), held: BTreeSet::new(), done: 0 })
+    }
+
+    fn resume(tenant: &Tenant, now: &Moment, resumed: Resumed) -> Self {
+        let Resumed { header, last, keys: done, held, writer, .. } = resumed;
+        let moment = Moment { revision: header.revision, keys: header.keys, ..*now };
+        say(format_args!(
+            "going on with a backup of revision {}: {done} of {} keys are there",
+            header.revision, header.keys
+        ));
+        let keys = match last {
+            Some(last) => Keys::after(tenant, &moment, &last, done),
+            None => Keys::all(tenant, &moment),
+        };
+        Self { writer, moment, keys, held, done }
+    }
+
+    async fn run(mut self, tenant: &Tenant) -> Result<(File, Written), Failure> {
+        let mut progress = Progress::new("backup", self.moment.keys);
+        progress.advance(self.done);
+        while let Some(page) = self.keys.next_page().await? {
+            self.held.extend(page.iter().map(|kv: &KeyValue| kv.lease).filter(|&lease| lease != 0));
+            self.writer.keys(&page)?;
+            progress.advance(page.len() as u64);
+        }
+        let revision = self.moment.revision;
+        let leases = snapshot::leases(tenant, revision, self.held).await?;
+        let file = self.writer.finish(&leases)?;
+        Ok((file, Written { revision, keys: self.moment.keys, leases: Some(leases.len()) }))
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Upstream(status)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::File(error)
+    }
+}
