@@ -62,6 +62,10 @@ pub struct Config {
     pub max_request_bytes: usize,
     /// Most operations in one Txn.
     pub max_txn_ops: usize,
+    /// Bytes that long unary answers may take, 0 for no bound.
+    pub max_buffered_bytes: usize,
+    /// How long the reader of a long answer may take nothing of it.
+    pub stalled_reader_timeout: Option<Duration>,
     /// Most RangeStreams at a time.
     pub max_range_streams: usize,
     /// What the tenant may use.
@@ -263,6 +267,8 @@ impl TryFrom<ServeArgs> for Config {
             shutdown: ShutdownSettings { delay: args.listen.shutdown_delay, drain_timeout: args.listen.drain_timeout },
             max_request_bytes: usize::try_from(args.limits.max_request_bytes).unwrap_or(usize::MAX),
             max_txn_ops: usize::try_from(args.limits.max_txn_ops).unwrap_or(usize::MAX),
+            max_buffered_bytes: args.limits.max_buffered_bytes,
+            stalled_reader_timeout: Some(args.limits.stalled_reader_timeout).filter(|timeout| !timeout.is_zero()),
             max_range_streams: args.limits.max_range_streams,
             limits: limits(&args.quotas)?,
             access_log: args.telemetry.access_log,

@@ -3,12 +3,16 @@
 //! Frames are handled here and not by tonic's codecs so that limits and errors read as grpc-go's do, which etcd's clients
 //! know, and so that a message can be passed on without being a typed message.
 
+mod budget;
 pub mod framing;
 mod headers;
+mod patient;
 mod unary;
 pub(crate) mod until_closing;
 
 pub use self::{
+    budget::{Budget, LONG, Share},
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
-    unary::{UnaryBody, call, read_answer, read_message},
+    patient::{Abandon, PIECE, Patient},
+    unary::{Received, UnaryBody, call, read_answer, read_message},
 };

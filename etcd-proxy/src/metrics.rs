@@ -26,6 +26,10 @@ pub struct Metrics {
     pub watch_streams: Gauge,
     /// RangeStreams under way.
     pub range_streams: Gauge,
+    /// Bytes of long unary answers that are being passed on.
+    pub buffered_bytes: Gauge,
+    /// Long unary answers that wait for their share of the memory.
+    pub answers_waiting: Gauge,
     /// Open lease keep-alive streams.
     pub keep_alive_streams: Gauge,
     /// The lowest revision that the tenant may read; -1 while it never compacted.
@@ -120,6 +124,8 @@ impl Metrics {
             foreign_keys: Counter::default(),
             watch_streams: Gauge::default(),
             range_streams: Gauge::default(),
+            buffered_bytes: Gauge::default(),
+            answers_waiting: Gauge::default(),
             keep_alive_streams: Gauge::default(),
             watermark: Gauge::default(),
         };
@@ -147,6 +153,16 @@ impl Metrics {
             metrics.watch_streams.clone(),
         );
         proxy.register("range_streams", "RangeStreams under way", metrics.range_streams.clone());
+        proxy.register(
+            "buffered_bytes",
+            "Bytes of long unary answers that are being passed on",
+            metrics.buffered_bytes.clone(),
+        );
+        proxy.register(
+            "answers_waiting",
+            "Long unary answers that wait until --max-buffered-bytes has room for them",
+            metrics.answers_waiting.clone(),
+        );
         proxy.register("keep_alive_streams", "Open lease keep-alive streams", metrics.keep_alive_streams.clone());
         proxy.register(
             "watermark_revision",

@@ -5,6 +5,7 @@
 
 mod kv;
 mod lease;
+mod long;
 mod typed;
 mod watch;
 
@@ -15,6 +16,7 @@ use tonic::Status;
 pub use self::{
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
     lease::{KeepAlive, KeepAliveStream, Revoke, TimeToLive},
+    long::LongRange,
     typed::{Rpc, Typed},
     watch::WatchStream,
 };
@@ -78,6 +80,20 @@ pub trait Rewriter: Send + Sync {
     /// # Errors
     /// Whatever keeps the message from being passed on; `out` is then unchanged.
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt>;
+
+    /// The same for an answer that is long: piece by piece, without ever having the whole frame beside the answer. `None`
+    /// where that is not known to be done.
+    ///
+    /// # Errors
+    /// As [`Rewriter::response`].
+    fn long_response(&self, _view: &View<'_>, _message: &Bytes) -> Result<Option<LongRange>, Interrupt> {
+        Ok(None)
+    }
+
+    /// Whether long answers are passed on piece by piece.
+    fn takes_long_responses(&self) -> bool {
+        false
+    }
 
     /// The most that a client's message can add to what is stored, if a Put that it holds adds what `added` says. A message
     /// that has passed [`Rewriter::request`].

@@ -174,6 +174,8 @@ fn tenant_config(config: &Config) -> TenantConfig {
         compaction: config.compaction,
         max_txn_ops: config.max_txn_ops,
         max_request_bytes: config.max_request_bytes,
+        max_buffered_bytes: config.max_buffered_bytes,
+        stalled_reader_timeout: config.stalled_reader_timeout,
         max_range_streams: config.max_range_streams,
         limits: config.limits,
         ..TenantConfig::new(config.tenancy.prefix.clone(), meta)

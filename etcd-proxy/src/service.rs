@@ -36,7 +36,7 @@ use self::methods::{Action, Method, Methods, OwnStream, Unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        self, Deadline, UpstreamHeaders,
+        Deadline, UpstreamHeaders,
         framing::{Encoding, Frames},
     },
     limits::Counted,
@@ -161,7 +161,7 @@ impl Router {
                 let deadline = client.deadline;
                 let answer = deadline.limit(unary::serve(&self.tenant, kind, client)).await;
                 call.end(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
-                answer.map(|frame| grpc_response(Body::new(grpc::UnaryBody::new(frame))))
+                answer.map(grpc_response)
             }
         }
     }

@@ -19,6 +19,7 @@ pub(crate) use self::leases::load_or_make as lease_cipher;
 use self::{ages::Ages, versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
+    grpc::Budget,
     lease_id::LeaseCipher,
     limits::{LimitSettings, Limits, Usage},
     meta::{MetaLayout, TenantKeys},
@@ -34,6 +35,11 @@ pub const DEFAULT_MAX_TXN_OPS: usize = 128;
 pub const DEFAULT_MAX_REQUEST_BYTES: usize = 1536 * 1024;
 /// What a gRPC message may have beyond that (`server/config`, `grpcOverheadBytes`).
 const GRPC_OVERHEAD: usize = 512 * 1024;
+
+/// Bytes that long unary answers may take while they are passed on, unless the configuration says otherwise.
+pub const DEFAULT_MAX_BUFFERED_BYTES: usize = 128 << 20;
+/// How long the reader of a long answer may take nothing of it, unless the configuration says otherwise.
+pub const DEFAULT_STALLED_READER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Most RangeStreams of a tenant at a time, unless its configuration says otherwise. A reader that stalls holds one part of
 /// its range here, which etcd makes about as long as the longest request, and at most ten times as long.
@@ -62,6 +68,10 @@ pub struct TenantConfig {
     pub max_txn_ops: usize,
     /// The upstream's `--max-request-bytes`.
     pub max_request_bytes: usize,
+    /// Bytes that long unary answers may take while they are passed on, 0 for no bound.
+    pub max_buffered_bytes: usize,
+    /// How long the reader of a long answer may take nothing of it; `None` for ever.
+    pub stalled_reader_timeout: Option<Duration>,
     /// RangeStreams at a time, at most [`MAX_RANGE_STREAMS`].
     pub max_range_streams: usize,
     /// What else is limited.
@@ -100,6 +110,7 @@ struct Inner {
     versions: Versions,
     range_streams: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
+    budget: Budget,
     limits: Arc<Limits>,
     stop: CancellationToken,
     outliving: TaskTracker,
@@ -118,6 +129,8 @@ impl TenantConfig {
             compaction: CompactionPolicy::default(),
             max_txn_ops: DEFAULT_MAX_TXN_OPS,
             max_request_bytes: DEFAULT_MAX_REQUEST_BYTES,
+            max_buffered_bytes: DEFAULT_MAX_BUFFERED_BYTES,
+            stalled_reader_timeout: Some(DEFAULT_STALLED_READER_TIMEOUT),
             max_range_streams: DEFAULT_MAX_RANGE_STREAMS,
             limits: LimitSettings::default(),
         }
@@ -133,6 +146,8 @@ impl Tenant {
         let keys = config.meta.tenant(&config.prefix);
         let watermark = Watermark::new(metrics.watermark.clone());
         let range_streams = Arc::new(Semaphore::new(config.max_range_streams.min(MAX_RANGE_STREAMS)));
+        let budget =
+            Budget::new(config.max_buffered_bytes, metrics.buffered_bytes.clone(), metrics.answers_waiting.clone());
         let limits = Arc::new(Limits::new(config.limits, &config.prefix, &keys));
         Self(Arc::new(Inner {
             config,
@@ -146,6 +161,7 @@ impl Tenant {
             versions: Versions::default(),
             range_streams,
             snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
+            budget,
             limits,
             stop,
             outliving: TaskTracker::new(),
@@ -255,6 +271,11 @@ impl Tenant {
     /// etcd's, for a message that is too long.
     pub fn check_length(&self, frame: &[u8]) -> Result<(), EtcdError> {
         if frame.len() > self.max_message_bytes() { Err(EtcdError::RequestTooLarge) } else { Ok(()) }
+    }
+
+    /// What long unary answers share.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
     }
 
     /// A place for a RangeStream, held until it is dropped. Waits a while for one.

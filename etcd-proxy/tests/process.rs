@@ -10,6 +10,8 @@ mod access_log;
 mod authentication;
 #[path = "process/backup.rs"]
 mod backup;
+#[path = "process/buffered.rs"]
+mod buffered;
 #[path = "process/child.rs"]
 mod child;
 #[path = "process/claims.rs"]

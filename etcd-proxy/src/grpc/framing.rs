@@ -77,6 +77,13 @@ impl Frames {
         self.chunk = chunk;
     }
 
+    /// How long the message is that begins with `chunk`, if that tells and does not hold all of it. Of a message that has begun
+    /// before nothing is said.
+    pub fn announced(&self, chunk: &Bytes) -> Option<usize> {
+        let (_, length) = header(chunk).filter(|_| self.partial.is_empty())?;
+        (chunk.len() < HEADER.saturating_add(length)).then_some(length)
+    }
+
     /// What grpc-go says when the body ends in the middle of a message.
     pub fn torn(&self) -> Option<Status> {
         match self.partial.len() {

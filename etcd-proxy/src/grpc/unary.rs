@@ -13,17 +13,35 @@ use tonic::{Code, Status};
 use tower::Service as _;
 
 use super::{
-    UpstreamHeaders,
+    Abandon, Budget, LONG, Share, UpstreamHeaders,
     framing::Frames,
     headers::{check_response, status_of, trailers},
 };
 use crate::upstream::{UpstreamBody, UpstreamChannel};
 
-/// The body of a unary response: a frame and the trailers.
-#[derive(Debug)]
+/// The body of a unary response: a frame, in one piece or several, and the trailers.
 pub struct UnaryBody {
-    message: Option<Bytes>,
+    pieces: Pieces,
     trailers: Option<HeaderMap>,
+}
+
+/// The frame of a unary response.
+enum Pieces {
+    Whole(Option<Bytes>),
+    /// Made as they are asked for. The share goes when all have been handed over.
+    Long(Option<(LongPieces, Share)>),
+}
+
+/// Pieces, or why there are no more.
+type LongPieces = Box<dyn Iterator<Item = Result<Bytes, Status>> + Send>;
+
+/// The one message of an upstream's answer.
+#[derive(Debug)]
+pub struct Received {
+    /// Without its frame's header.
+    pub message: Bytes,
+    /// What it has of the budget, if it is long.
+    pub share: Option<Share>,
 }
 
 /// Reads the one message of a unary request.
@@ -45,7 +63,8 @@ where
     Err(frames.torn().unwrap_or_else(|| Status::unknown("EOF")))
 }
 
-/// Sends one frame upstream and waits for the answer, which must end with status OK.
+/// Sends one frame upstream and waits for the answer, which must end with status OK. A long one takes a share of `budget`, so
+/// many times over as `copies` there will be of it.
 ///
 /// # Errors
 /// The upstream's status, or that of the connection.
@@ -54,24 +73,38 @@ pub async fn call(
     path: &'static str,
     headers: UpstreamHeaders,
     frame: Bytes,
-) -> Result<Bytes, Status> {
+    budget: &Budget,
+    copies: usize,
+) -> Result<Received, Status> {
     let request = headers.request(path, tonic::body::Body::new(Full::new(frame)));
-    read_answer(channel.call(request).await?).await
+    read_answer(channel.call(request).await?, Some((budget, copies))).await
 }
 
-/// Reads the one message of an upstream's answer, which must end with status OK.
+/// Reads the one message of an upstream's answer, which must end with status OK. A long one takes a share of the budget before
+/// it is read on.
 ///
 /// # Errors
 /// The upstream's status, or that of the connection.
-pub async fn read_answer(answer: http::Response<UpstreamBody>) -> Result<Bytes, Status> {
+pub async fn read_answer(
+    answer: http::Response<UpstreamBody>,
+    budget: Option<(&Budget, usize)>,
+) -> Result<Received, Status> {
     let (parts, mut body) = answer.into_parts();
     check_response(parts.status, &parts.headers)?;
     let mut frames = Frames::trusted();
     let mut message = None;
     let mut status = None;
+    let mut share = None;
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) => {
+                if let Some((budget, copies)) = budget
+                    && let Some(length) = frames.announced(&data)
+                    && length >= LONG
+                {
+                    // Nothing is read meanwhile, so that what is to come stays where it is.
+                    share = Some(budget.share(length.saturating_mul(copies)).await?);
+                }
                 frames.push(data);
                 while let Some(next) = frames.message()? {
                     message = Some(next);
@@ -84,7 +117,7 @@ pub async fn read_answer(answer: http::Response<UpstreamBody>) -> Result<Bytes, 
         .or_else(|| status_of(&parts.headers))
         .ok_or_else(|| Status::unavailable("etcd-proxy: the upstream's answer has no status"))?;
     match (status.code(), message) {
-        (Code::Ok, Some(message)) => Ok(message),
+        (Code::Ok, Some(message)) => Ok(Received { message, share }),
         (Code::Ok, None) => Err(Status::internal("etcd-proxy: the upstream's answer has no message")),
         _ => Err(status),
     }
@@ -95,8 +128,32 @@ pub async fn read_answer(answer: http::Response<UpstreamBody>) -> Result<Bytes, 
 impl UnaryBody {
     /// The body with this frame and status OK.
     pub fn new(frame: BytesMut) -> Self {
-        let ok = trailers(&Status::new(Code::Ok, ""));
-        Self { message: Some(frame.freeze()), trailers: Some(ok) }
+        Self { pieces: Pieces::Whole(Some(frame.freeze())), trailers: Some(trailers(&Status::new(Code::Ok, ""))) }
+    }
+
+    /// The body with a frame that is made piece by piece and has this share of the budget.
+    pub fn long(pieces: impl Iterator<Item = Result<Bytes, Status>> + Send + 'static, share: Share) -> Self {
+        let pieces = Pieces::Long(Some((Box::new(pieces), share)));
+        Self { pieces, trailers: Some(trailers(&Status::new(Code::Ok, ""))) }
+    }
+}
+
+impl Abandon for UnaryBody {
+    fn abandon(self, _: &Status) {}
+}
+
+impl Pieces {
+    fn next(&mut self) -> Option<Result<Bytes, Status>> {
+        match self {
+            Self::Whole(frame) => frame.take().map(Ok),
+            Self::Long(long) => {
+                let next = long.as_mut().and_then(|(pieces, _)| pieces.next());
+                if next.is_none() {
+                    *long = None;
+                }
+                next
+            }
+        }
     }
 }
 
@@ -105,14 +162,19 @@ impl Body for UnaryBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = match self.message.take() {
-            Some(message) => Some(Frame::data(message)),
+        let frame = match self.pieces.next() {
+            Some(Ok(piece)) => Some(Frame::data(piece)),
+            Some(Err(status)) => {
+                self.pieces = Pieces::Whole(None);
+                self.trailers = None;
+                Some(Frame::trailers(trailers(&status)))
+            }
             None => self.trailers.take().map(Frame::trailers),
         };
         Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.message.is_none() && self.trailers.is_none()
+        self.trailers.is_none()
     }
 }

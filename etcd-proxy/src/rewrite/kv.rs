@@ -62,6 +62,8 @@ impl Rpc for Range {
     fn response(view: &View<'_>, response: &mut RangeResponse) -> Result<(), Interrupt> {
         response.kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
     }
+
+    const RANGE: bool = true;
 }
 
 impl Rpc for RangeStream {

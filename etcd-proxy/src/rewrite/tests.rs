@@ -597,3 +597,78 @@ fn no_message_reaches_beyond_the_prefix() {
         },
     );
 }
+
+/// Piece by piece a long answer is what it is in one.
+#[test]
+fn long_answers_are_the_same_in_pieces() {
+    let fixture = Fixture::new();
+    let view = fixture.view(0);
+    let key = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 1..300),
+        // Lengths whose varint is shorter without the prefix.
+        (126_usize..=131).prop_map(|length| vec![b'k'; length]),
+    ];
+    let number = || prop_oneof![Just(0_i64), any::<i64>()];
+    let value = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..200).prop_map(Bytes::from),
+        (0_usize..200_000).prop_map(|length| Bytes::from(vec![b'v'; length])),
+    ];
+    let kv = (key, number(), number(), number(), value, number()).prop_map(
+        |(key, create, modified, version, value, lease)| {
+            let key = [b"/t/", &key[..]].concat().into();
+            KeyValue { key, create_revision: create, mod_revision: modified, version, value, lease }
+        },
+    );
+    let header = (any::<u64>(), number()).prop_map(|(cluster_id, revision)| ResponseHeader {
+        cluster_id,
+        revision,
+        ..Default::default()
+    });
+    let answer = (proptest::option::of(header), proptest::collection::vec(kv, 0..8), any::<bool>(), number())
+        .prop_map(|(header, kvs, more, count)| RangeResponse { header, kvs, more, count });
+    let mut runner = TestRunner::new(Config::with_cases(300));
+    runner
+        .run(&answer, |answer| {
+            let message = Bytes::from(answer.encode_to_vec());
+            let mut whole = BytesMut::new();
+            Typed::<Range>::new(schema().unwrap()).unwrap().response(&view, &message, &mut whole).unwrap();
+            let mut long = LongRange::new(&view, &message).unwrap();
+            let mut pieces = BytesMut::new();
+            while let Some(piece) = long.next(&view).unwrap() {
+                pieces.extend_from_slice(&piece);
+            }
+            prop_assert_eq!(pieces, whole);
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// What must not get out does not, and what is new does.
+#[test]
+fn long_answers_hold_back_what_is_foreign_and_keep_what_is_unknown() {
+    let fixture = Fixture::new();
+    let view = fixture.view(0);
+    let kv = |key: &'static str| KeyValue { key: key.into(), value: "v".into(), lease: 7, ..Default::default() };
+    let encoded = |keys: &[&'static str]| {
+        let kvs = keys.iter().map(|key| kv(key)).collect();
+        Bytes::from(RangeResponse { kvs, count: 2, ..Default::default() }.encode_to_vec())
+    };
+    for keys in [&["/t/a", "/other/b"][..], &[""], &["/t"], &["/t/"]] {
+        assert!(matches!(LongRange::new(&view, &encoded(keys)), Err(Interrupt::Foreign)), "{keys:?}");
+    }
+    let needy = View { leases: None, ..view };
+    assert!(matches!(LongRange::new(&needy, &encoded(&["/t/a"])), Err(Interrupt::MeetsLease)));
+    let good = encoded(&["/t/a"]);
+    for torn in 1..good.len() {
+        // Cut between two fields it is another answer, anywhere else it is none.
+        if let Err(interrupt) = LongRange::new(&view, &good.slice(..torn)) {
+            assert!(matches!(interrupt, Interrupt::Refused(status) if status.code() == Code::Internal));
+        }
+    }
+    // Field 99 with three bytes.
+    let unknown = [&good[..], &[0x9a, 0x06, 3, 1, 2, 3]].concat().into();
+    let mut long = LongRange::new(&view, &unknown).unwrap();
+    let frame = long.next(&view).unwrap().unwrap();
+    assert!(frame.ends_with(&[0x9a, 0x06, 3, 1, 2, 3]));
+    assert_eq!(RangeResponse::decode(&frame[5..]).unwrap().kvs[0].key, "a");
+}

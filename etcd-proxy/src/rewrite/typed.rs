@@ -10,7 +10,7 @@ use prost::Message;
 use proto::etcdserverpb::PutRequest;
 use tonic::Status;
 
-use super::{Interrupt, Rewriter, View};
+use super::{Interrupt, LongRange, Rewriter, View};
 use crate::{
     error::EtcdError,
     grpc::framing,
@@ -49,6 +49,9 @@ pub trait Rpc: Send + Sync + 'static {
     /// # Errors
     /// Whatever keeps it from being passed on.
     fn response(view: &View<'_>, response: &mut Self::Response) -> Result<(), Interrupt>;
+
+    /// Whether a response is a `RangeResponse`, which can be passed on piece by piece.
+    const RANGE: bool = false;
 
     /// Whether a request can put keys.
     const PUTS: bool = false;
@@ -96,6 +99,14 @@ impl<R: Rpc> Rewriter for Typed<R> {
         let mut response: R::Response = decode_response(message)?;
         R::response(view, &mut response)?;
         encode(&response, out)
+    }
+
+    fn long_response(&self, view: &View<'_>, message: &Bytes) -> Result<Option<LongRange>, Interrupt> {
+        R::RANGE.then(|| LongRange::new(view, message)).transpose()
+    }
+
+    fn takes_long_responses(&self) -> bool {
+        R::RANGE
     }
 
     fn adds(&self, message: &Bytes, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {

@@ -30,7 +30,7 @@ use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        self, Deadline, UpstreamHeaders,
+        self, Abandon, Deadline, Patient, UpstreamHeaders,
         framing::{Frames, put_message},
     },
     metrics::Call,
@@ -165,7 +165,10 @@ async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: O
                 call,
                 _open: open,
             };
-            Ok(Body::new(stream))
+            Ok(match (kind, tenant.config().stalled_reader_timeout) {
+                (Stream::Range(_), Some(patience)) => Body::new(Patient::new(stream, patience)),
+                _ => Body::new(stream),
+            })
         }
         Err(status) => {
             if let Some(call) = &mut call {
@@ -395,6 +398,12 @@ impl ResponseStream {
         self.upstream = None;
         self.waiting = None;
         grpc::trailers(&status)
+    }
+}
+
+impl Abandon for ResponseStream {
+    fn abandon(mut self, status: &Status) {
+        self.end(status.clone());
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _};
 use prost::Message;
 use proto::etcdserverpb::{PutRequest, RangeRequest};
-use tonic::Status;
+use tonic::{Status, body::Body};
 
 use super::{
     ClientCall, auth, cluster, election, kv, lease,
@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, UpstreamHeaders, framing},
+    grpc::{self, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
-    rewrite::{Interrupt, Rewriter, View},
+    rewrite::{Interrupt, LongRange, Rewriter, View},
     tenant::Tenant,
     unknown,
 };
@@ -28,20 +28,29 @@ const MAX_DEPTH: usize = 1;
 /// Keys that are looked up at a time.
 const LOOK_UPS: usize = 16;
 
-/// Carries out a unary call. Returns the frame of the answer.
-pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> Result<BytesMut, Status> {
+/// A long answer on its way to the client.
+struct LongAnswer {
+    tenant: Tenant,
+    answer: LongRange,
+}
+
+/// A frame that is there already.
+struct LongFrame(BytesMut);
+
+/// Carries out a unary call. Returns the body of the answer.
+pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> Result<Body, Status> {
     let ClientCall { path, headers, frames, mut body, .. } = client;
     let own = match kind {
         Unary::Forward(rewriter) => {
             let message = grpc::read_message(&mut body, frames).await?;
-            return forward(tenant, &**rewriter, path, headers, &message).await;
+            return pass_on(tenant, &**rewriter, path, headers, &message).await;
         }
         Unary::Refuse(status) => return Err(status()),
         Unary::Own(own) => own,
     };
     let message = grpc::read_message(&mut body, frames).await?;
     let own_call = OwnCall { tenant, path, headers, message };
-    match own {
+    let frame = match own {
         Own::Compact => kv::compact(own_call).await,
         Own::LeaseGrant => lease::grant(own_call).await,
         Own::LeaseLeases => lease::leases(own_call).await,
@@ -58,10 +67,43 @@ pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> 
         Own::Proclaim => election::proclaim(own_call).await,
         Own::Leader => election::leader(own_call).await,
         Own::Resign => election::resign(own_call).await,
-    }
+    };
+    Ok(Body::new(UnaryBody::new(frame?)))
 }
 
-/// Passes a call on by way of its rewriter.
+/// Passes a call on by way of its rewriter. Of a long answer the client gets piece by piece what it takes.
+async fn pass_on(
+    tenant: &Tenant,
+    rewriter: &dyn Rewriter,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    message: &Bytes,
+) -> Result<Body, Status> {
+    let mut never_granted = false;
+    let Received { message, share } = asked(tenant, rewriter, path, headers, message, &mut never_granted).await?;
+    let rewrite = |view: &View<'_>, out: &mut BytesMut| rewriter.response(view, &message, out);
+    let Some(share) = share else {
+        return Ok(Body::new(UnaryBody::new(rewritten(tenant, &mut never_granted, rewrite).await?)));
+    };
+    let long = loop {
+        let view = View { never_granted, ..tenant.view() };
+        let interrupt = match rewriter.long_response(&view, &message) {
+            Ok(long) => break long,
+            Err(interrupt) => interrupt,
+        };
+        never_granted |= tenant.resolve(interrupt).await?;
+    };
+    let body = match long {
+        Some(answer) => UnaryBody::long(LongAnswer { tenant: tenant.clone(), answer }, share),
+        None => UnaryBody::long(LongFrame(rewritten(tenant, &mut never_granted, rewrite).await?), share),
+    };
+    Ok(match tenant.config().stalled_reader_timeout {
+        Some(patience) => Body::new(Patient::new(body, patience)),
+        None => Body::new(body),
+    })
+}
+
+/// Passes a call on by way of its rewriter. Returns the frame of the answer.
 pub(super) async fn forward(
     tenant: &Tenant,
     rewriter: &dyn Rewriter,
@@ -70,18 +112,34 @@ pub(super) async fn forward(
     message: &Bytes,
 ) -> Result<BytesMut, Status> {
     let mut never_granted = false;
-    let request = rewritten(tenant, &mut never_granted, |view, out| rewriter.request(view, message, out)).await?;
+    let Received { message, share: _share } =
+        asked(tenant, rewriter, path, headers, message, &mut never_granted).await?;
+    rewritten(tenant, &mut never_granted, |view, out| rewriter.response(view, &message, out)).await
+}
+
+/// The upstream's answer to a call by way of its rewriter.
+async fn asked(
+    tenant: &Tenant,
+    rewriter: &dyn Rewriter,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    message: &Bytes,
+    never_granted: &mut bool,
+) -> Result<Received, Status> {
+    let request = rewritten(tenant, never_granted, |view, out| rewriter.request(view, message, out)).await?;
     tenant.check_length(&request)?;
     let place = match tenant.limits().storage() {
         Some(storage) => admit(tenant, storage, rewriter, message).await?,
         None => None,
     };
-    let answer = grpc::call(tenant.upstream().unary(), path, headers, request.freeze()).await;
+    // The answer, and where it is not passed on piece by piece the frame that is made of it.
+    let copies = if rewriter.takes_long_responses() { 1 } else { 2 };
+    let channel = tenant.upstream().unary();
+    let answer = grpc::call(channel, path, headers, request.freeze(), tenant.budget(), copies).await;
     if let Some(place) = place {
         settle(place, rewriter, &answer);
     }
-    let answer = answer?;
-    rewritten(tenant, &mut never_granted, |view, out| rewriter.response(view, &answer, out)).await
+    answer
 }
 
 /// A place for what a request may add to the tenant's storage; none if it adds nothing.
@@ -125,9 +183,9 @@ fn size(put: &PutRequest) -> Amount {
     Amount::key(put.key.len().saturating_add(put.value.len()))
 }
 
-fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Bytes, Status>) {
+fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Received, Status>) {
     match answer {
-        Ok(answer) => match rewriter.written(answer) {
+        Ok(answer) => match rewriter.written(&answer.message) {
             Some(revision) => place.written(revision),
             None => place.nothing(),
         },
@@ -150,6 +208,28 @@ pub(super) async fn rewritten(
             Err(interrupt) => interrupt,
         };
         *never_granted |= tenant.resolve(interrupt).await?;
+    }
+}
+
+// === impl LongAnswer, LongFrame ===
+
+impl Iterator for LongAnswer {
+    type Item = Result<Bytes, Status>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.answer.next(&self.tenant.view());
+        // It was gone through before: what could interrupt it did so then.
+        piece.map_err(|_| Status::internal("etcd-proxy: the rest of the answer cannot be passed on")).transpose()
+    }
+}
+
+impl Iterator for LongFrame {
+    type Item = Result<Bytes, Status>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.0.split_to(self.0.len().min(grpc::PIECE));
+        // A copy, so that a piece which a client leaves where it is does not keep the whole alive.
+        (!piece.is_empty()).then(|| Ok(Bytes::copy_from_slice(&piece)))
     }
 }
 
@@ -191,8 +271,10 @@ impl OwnCall<'_> {
     ) -> Result<M, Status> {
         let mut frame = BytesMut::new();
         framing::put_message(request, &mut frame)?;
-        let answer = grpc::call(self.tenant.upstream().unary(), path, self.headers.clone(), frame.freeze()).await?;
-        M::decode(answer)
+        let (channel, budget) = (self.tenant.upstream().unary(), self.tenant.budget());
+        // Decoded, its bytes are still those that came.
+        let answer = grpc::call(channel, path, self.headers.clone(), frame.freeze(), budget, 1).await?;
+        M::decode(answer.message)
             .map_err(|error| Status::internal(format!("etcd-proxy: the upstream's answer cannot be decoded: {error}")))
     }
 }

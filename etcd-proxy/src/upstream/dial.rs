@@ -237,7 +237,8 @@ impl Traffic {
     fn windows(self) -> (u32, u32) {
         const MIB: u32 = 1 << 20;
         match self {
-            Self::Unary => (4 * MIB, 64 * MIB),
+            // Room for all long answers that may wait for their share (`grpc::Budget`) beside all that do not have to.
+            Self::Unary => (MIB / 2, 1024 * MIB),
             // Room for more readers that have stalled than there may be (`MAX_RANGE_STREAMS`).
             Self::Ranges => (MIB / 2, 512 * MIB),
             Self::Streams => (MIB, 512 * MIB),

@@ -80,8 +80,8 @@ impl Pool {
 
     async fn authenticate(&self, request: &AuthenticateRequest) -> Result<AuthenticateResponse, Status> {
         let request = message("/etcdserverpb.Auth/Authenticate", frame(request)?);
-        let answer = grpc::read_answer(self.deliver(request, None).await?).await?;
-        AuthenticateResponse::decode(answer)
+        let answer = grpc::read_answer(self.deliver(request, None).await?, None).await?;
+        AuthenticateResponse::decode(answer.message)
             .map_err(|error| Status::internal(format!("the answer to Authenticate cannot be decoded: {error}")))
     }
 }

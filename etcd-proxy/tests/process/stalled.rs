@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{Request, Response, header::CONTENT_TYPE};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
@@ -39,16 +39,31 @@ async fn fill(proxy: &Proxy) -> KvClient<tonic::transport::Channel> {
     kv
 }
 
-/// A RangeStream whose answer is left where it is.
-async fn unread(
+/// A client's connection that takes little at a time.
+pub(crate) async fn narrow(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
+    let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1 << 16)
+        .initial_connection_window_size(1 << 24)
+        .handshake(TokioIo::new(connection))
+        .await
+        .unwrap();
+    tokio::spawn(driver);
+    sender
+}
+
+/// A call whose answer is left where it is.
+pub(crate) async fn unread(
     mut sender: http2::SendRequest<Full<Bytes>>,
+    method: &str,
+    request: &RangeRequest,
 ) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
-    let message = everything().encode_to_vec();
+    let message = request.encode_to_vec();
     let mut frame = BytesMut::new();
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.len()).unwrap());
     frame.put_slice(&message);
-    let request = Request::post("http://etcd/etcdserverpb.KV/RangeStream")
+    let request = Request::post(format!("http://etcd/etcdserverpb.KV/{method}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")
         .body(Full::new(frame.freeze()))
@@ -73,17 +88,11 @@ async fn readers_that_stall_hold_up_nobody_and_are_bounded() {
     let mut events = WatchClient::new(proxy.channel()).watch(requests).await.unwrap().into_inner();
     assert!(events.next().await.unwrap().unwrap().created);
 
-    let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
-    let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-        .initial_stream_window_size(1 << 16)
-        .initial_connection_window_size(1 << 24)
-        .handshake(TokioIo::new(connection))
-        .await
-        .unwrap();
-    tokio::spawn(driver);
+    let sender = narrow(&proxy).await;
     let mut stalled = tokio::task::JoinSet::new();
     for _ in 0..ASKED {
-        stalled.spawn(unread(sender.clone()));
+        let sender = sender.clone();
+        stalled.spawn(async move { unread(sender, "RangeStream", &everything()).await });
     }
     let metrics = format!("{}/metrics", proxy.metrics);
     let under_way = format!("etcd_proxy_range_streams {PLACES}\n");
@@ -121,6 +130,28 @@ async fn readers_that_stall_hold_up_nobody_and_are_bounded() {
         count += part.unwrap().range_response.unwrap().kvs.len();
     }
     assert_eq!(count, 30);
+}
+
+/// Who reads nothing for long enough has to ask again: the place, and what was held for it, get free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_stalls_for_long_is_given_up() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-range-streams=1", "--stalled-reader-timeout=2s"]).await;
+    let mut kv = fill(&proxy).await;
+    let sender = narrow(&proxy).await;
+    let (sender, stalled) = unread(sender, "RangeStream", &everything()).await.unwrap();
+    // The one place there is comes free before the patience of those that wait for it ends.
+    let mut parts = timeout(SOON, kv.range_stream(everything())).await.expect("a place").unwrap().into_inner();
+    let mut count = 0;
+    while let Some(part) = timeout(SOON, parts.next()).await.expect("the next part") {
+        count += part.unwrap().range_response.unwrap().kvs.len();
+    }
+    assert_eq!(count, 30);
+    let ended = stalled.into_body().collect().await.unwrap();
+    let status = Status::from_header_map(ended.trailers().unwrap()).unwrap();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert!(status.message().contains("given up"), "{status:?}");
+    drop(sender);
 }
 
 /// A range is a request: on SIGTERM it is finished, not cut.

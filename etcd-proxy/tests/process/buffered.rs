@@ -1,0 +1,144 @@
+//! Long answers to unary requests: what they take together is bounded, and who does not read his holds up nobody for ever.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use proto::etcdserverpb::{
+    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
+    watch_request::RequestUnion,
+};
+use tokio::{task::JoinSet, time::timeout};
+use tokio_stream::StreamExt as _;
+use tonic::{Code, Status, transport::Channel};
+
+use crate::{
+    child::{Etcd, Proxy, eventually},
+    http::get,
+    stalled::{narrow, unread},
+};
+
+const MIB: u64 = 1 << 20;
+/// As long as other requests may take meanwhile.
+const PROMPT: Duration = Duration::from_secs(10);
+/// How long etcd may take to make many long answers at once.
+const PATIENT: Duration = Duration::from_secs(90);
+const KEYS: usize = 100;
+
+fn everything() -> RangeRequest {
+    RangeRequest { key: "big".into(), range_end: "bih".into(), ..Default::default() }
+}
+
+/// A hundred megabytes.
+async fn fill(proxy: &Proxy) -> KvClient<Channel> {
+    let mut kv = KvClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
+    for number in 0..KEYS {
+        let (key, value) = (format!("big{number:03}").into(), vec![b'x'; 1 << 20].into());
+        kv.put(PutRequest { key, value, ..Default::default() }).await.unwrap();
+    }
+    kv
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_answers_share_a_bounded_memory() {
+    const CLIENTS: usize = 6;
+    let etcd = Etcd::start().await;
+    let flags = ["--max-buffered-bytes=110000000", "--stalled-reader-timeout=5s"];
+    let proxy = Proxy::start("/a/", &etcd, &flags).await;
+    let mut kv = fill(&proxy).await;
+    let create = WatchCreateRequest { key: "k".into(), ..Default::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+    let mut events = WatchClient::new(proxy.channel()).watch(requests).await.unwrap().into_inner();
+    assert!(events.next().await.unwrap().unwrap().created);
+
+    let mut stalled = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let sender = narrow(&proxy).await;
+        stalled.spawn(async move { unread(sender, "Range", &everything()).await });
+    }
+    // The first has its answer, of which it reads nothing. The others wait for their share of the memory.
+    let mut answered = vec![timeout(PATIENT, stalled.join_next()).await.expect("an answer").unwrap().unwrap().unwrap()];
+    let mut most = 0;
+    while answered.len() < CLIENTS {
+        // Meanwhile everybody else is served, those as well whose answers are of some length.
+        let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+        timeout(PROMPT, kv.put(put)).await.expect("a put is held up").unwrap();
+        let event = timeout(PROMPT, events.next()).await.expect("an event is held up");
+        assert_eq!(event.unwrap().unwrap().events.len(), 1);
+        let some = RangeRequest { keys_only: true, ..everything() };
+        let answer = timeout(PROMPT, kv.range(some)).await.expect("a get is held up").unwrap();
+        assert_eq!(answer.get_ref().kvs.len(), KEYS);
+        most = most.max(proxy.program.resident());
+        if let Ok(next) = timeout(Duration::from_millis(50), stalled.join_next()).await {
+            answered.push(next.unwrap().unwrap().unwrap());
+        }
+    }
+    // One share, six windows, and what a process needs: far from six hundred.
+    assert!(most < 180 * MIB, "{} MiB resident", most / MIB);
+
+    // One after the other was given up, and says so to whoever comes for the rest. The last is still to be had.
+    let mut codes = Vec::new();
+    for (_sender, response) in answered {
+        let ended = timeout(PATIENT, response.into_body().collect()).await.expect("an end").unwrap();
+        codes.push(Status::from_header_map(ended.trailers().unwrap()).unwrap().code());
+    }
+    assert_eq!(codes.pop(), Some(Code::Ok));
+    assert_eq!(codes, [Code::ResourceExhausted; CLIENTS - 1]);
+    // Who reads gets all of it, and the memory is given back.
+    let answer = timeout(PATIENT, kv.range(everything())).await.expect("an answer").unwrap().into_inner();
+    assert_eq!(answer.kvs.len(), KEYS);
+    assert!(answer.kvs.iter().all(|kv| kv.key.starts_with(b"big") && kv.value.len() == 1 << 20));
+    eventually("the memory is given back", async || (proxy.program.resident() < 40 * MIB).then_some(())).await;
+}
+
+/// What waits is held back at the upstream, stream by stream: the connections are free for everybody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_wait_starve_nobody() {
+    const CLIENTS: usize = 60;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=8000000"]).await;
+    let mut kv = fill(&proxy).await;
+    let eight = RangeRequest { limit: 8, ..everything() };
+    let sender = narrow(&proxy).await;
+    let mut stalled = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (sender, eight) = (sender.clone(), eight.clone());
+        stalled.spawn(async move { unread(sender, "Range", &eight).await });
+    }
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let waiting = format!("etcd_proxy_answers_waiting {}\n", CLIENTS - 1);
+    eventually("all but one wait", async || get(&metrics).await?.body.contains(&waiting).then_some(())).await;
+    for round in 0..20 {
+        let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+        timeout(PROMPT, kv.put(put)).await.unwrap_or_else(|_| panic!("put {round} is held up")).unwrap();
+        let keys = RangeRequest { keys_only: true, ..everything() };
+        let answer = timeout(PROMPT, kv.range(keys)).await.unwrap_or_else(|_| panic!("get {round} is held up"));
+        assert_eq!(answer.unwrap().get_ref().kvs.len(), KEYS);
+    }
+    assert!(proxy.program.resident() < 120 * MIB, "{} MiB resident", proxy.program.resident() / MIB);
+    // Who goes away leaves the queue.
+    drop(stalled);
+    drop(sender);
+    eventually("nobody waits", async || {
+        get(&metrics).await?.body.contains("etcd_proxy_answers_waiting 0\n").then_some(())
+    })
+    .await;
+}
+
+/// One answer takes its own length and not twice as much.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_answer_is_there_once() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    drop(fill(&proxy).await);
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let before = proxy.program.resident();
+    let sender = narrow(&proxy).await;
+    let (_sender, response) =
+        timeout(PATIENT, unread(sender, "Range", &everything())).await.expect("an answer").unwrap();
+    let growth = proxy.program.resident() - before;
+    assert!((95 * MIB..115 * MIB).contains(&growth), "grown by {} MiB", growth / MIB);
+    let body = timeout(PATIENT, response.into_body().collect()).await.expect("an end").unwrap();
+    assert_eq!(Status::from_header_map(body.trailers().unwrap()).unwrap().code(), Code::Ok);
+    assert!(body.to_bytes().len() > 100 << 20);
+}
