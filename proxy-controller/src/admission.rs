@@ -12,7 +12,7 @@ use kube::{
 };
 
 use crate::{
-    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdProxyGrant, EtcdUpstream},
+    api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream},
     policy::{self, Facts, HeldPrefix, Refusal},
     serving::{Denial, Review},
 };
@@ -70,8 +70,7 @@ impl<L: Lookup> Admission<L> {
     }
 
     async fn judge(&self, object: &EtcdProxy, old: Option<&EtcdProxy>) -> Result<Review, LookupError> {
-        let name = object.spec.upstream_ref.as_ref().map_or(DEFAULT_UPSTREAM, |reference| reference.name.as_str());
-        let upstream = self.lookup.upstream(name).await?;
+        let upstream = self.lookup.upstream(&object.spec.upstream_ref.name).await?;
         let mut warnings = Vec::new();
         let claims = match upstream.as_deref() {
             // A prefix never changes, and one that is allocated is nobody else's.

@@ -39,6 +39,12 @@ pub const DEFAULT_UPSTREAM: &str = "default";
 /// Label of every object that the controller made: the uid of the EtcdProxy it was made for.
 pub const UID_LABEL: &str = "etcd.programming-kubernetes.info/uid";
 
+/// Label of every object that the controller made: the namespace of the EtcdProxy it was made for, for people.
+pub const NAMESPACE_LABEL: &str = "etcd.programming-kubernetes.info/namespace";
+
+/// Label of every object that the controller made: the name of the EtcdProxy it was made for, for people.
+pub const NAME_LABEL: &str = "etcd.programming-kubernetes.info/name";
+
 /// Annotation of every object that the controller made: `<namespace>/<name>` of the EtcdProxy, for people.
 pub const OWNER_ANNOTATION: &str = "etcd.programming-kubernetes.info/etcdproxy";
 

@@ -26,7 +26,7 @@ pub use self::{
     sidecar::{UpstreamFiles, sidecar_config, sidecar_secret},
     tenant::{bundle_config_map, client_secret, external_name},
 };
-use crate::api::{MANAGER, OWNER_ANNOTATION, UID_LABEL};
+use crate::api::{MANAGER, NAME_LABEL, NAMESPACE_LABEL, OWNER_ANNOTATION, UID_LABEL};
 
 /// The kinds of objects that the controller makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -152,6 +152,8 @@ fn metadata(names: &Names, namespace: &str, name: &str) -> ObjectMeta {
 
 fn labels(names: &Names) -> BTreeMap<String, String> {
     let mut labels = selector(names);
+    labels.insert(NAMESPACE_LABEL.to_owned(), names.namespace.clone());
+    labels.insert(NAME_LABEL.to_owned(), names.name.clone());
     labels.insert("app.kubernetes.io/name".to_owned(), "etcd-proxy".to_owned());
     labels.insert("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned());
     labels

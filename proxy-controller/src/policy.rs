@@ -19,7 +19,7 @@ pub use self::{
     clients::{ClientTargets, Target, client_targets, consents},
     prefix::{HeldPrefix, adopts, allocated_prefix, wanted_prefix},
 };
-use crate::api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdProxyGrant, EtcdUpstream, Mode};
+use crate::api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream, Mode};
 
 /// What is known when an EtcdProxy is judged.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,7 @@ pub struct Value(String);
 /// Everything that is not permitted, in the order of the fields. Empty: all of it is.
 #[must_use]
 pub fn check(proxy: &EtcdProxy, facts: &Facts<'_>) -> Vec<Refusal> {
-    let reference = proxy.spec.upstream_ref.as_ref().map_or(DEFAULT_UPSTREAM, |reference| reference.name.as_str());
+    let reference = proxy.spec.upstream_ref.name.as_str();
     let field = "spec.upstreamRef";
     let Some(upstream) = facts.upstream else {
         let message = "there is no EtcdUpstream of this name";

@@ -20,6 +20,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{Patch, PatchParams},
@@ -43,12 +44,12 @@ use self::{
     usage::Usages,
 };
 use crate::{
-    api::{DEFAULT_UPSTREAM, EtcdProxy, EtcdProxyStatus, EtcdUpstream},
+    api::{EtcdProxy, EtcdProxyStatus, EtcdUpstream},
     leader::Fence,
     metrics::{Metrics, Outcome, ReadyState},
     objects::{Names, UpstreamFiles},
     pki::PkiError,
-    status::{Notice, Problem, READY},
+    status::{self, Notice, Problem, READY},
     upstream::{Shared, SharedError},
 };
 
@@ -224,6 +225,7 @@ async fn feed(
                     upstreams.changed(&name);
                     objects.extend(context.referring_to(&name));
                 }
+                Change::Tenants(name) => upstreams.changed(&name),
                 Change::Everything => {
                     upstreams.all_changed();
                     objects.extend(context.everything());
@@ -320,7 +322,14 @@ impl Context {
 
 /// The name of the EtcdUpstream that an EtcdProxy refers to.
 pub fn upstream_of(proxy: &EtcdProxy) -> &str {
-    proxy.spec.upstream_ref.as_ref().map_or(DEFAULT_UPSTREAM, |reference| reference.name.as_str())
+    &proxy.spec.upstream_ref.name
+}
+
+/// Logs what conditions of an object now say that they did not say before.
+fn log_changes(kind: &str, name: &str, old: &[Condition], new: &[Condition]) {
+    for Condition { type_, status, reason, message, .. } in status::changed(old, new) {
+        tracing::info!(kind, name, condition = type_, status, reason, "{message}");
+    }
 }
 
 // === impl Failures ===

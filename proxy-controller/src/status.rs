@@ -5,7 +5,7 @@ mod events;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-pub use self::events::{Notice, notices};
+pub use self::events::{Notice, changed, milestones, notices};
 use crate::{
     api::{Certificates, DeletionProgress, EtcdProxy, EtcdProxyStatus, Mode, RotationPhase, Usage},
     policy::Refusal,
@@ -70,6 +70,8 @@ pub struct Findings {
     pub objects: Vec<Problem>,
     /// How the proxies are, in mode Deployment.
     pub rollout: Option<Rollout>,
+    /// Namespace and name of the proxies' Deployment.
+    pub deployment: String,
     /// The address for clients.
     pub endpoint: Option<String>,
     /// What the tenant stores.
@@ -106,6 +108,14 @@ impl Findings {
     /// Whether this generation was judged, though not all of it is done: refused, or without a prefix.
     fn is_decided(&self) -> bool {
         !self.refusals.is_empty() || self.deleting.is_some() || matches!(self.prefix, Some(Err(_)))
+    }
+
+    /// Whether the pass ended early for want of something that somebody else has to provide.
+    fn is_blocked(&self) -> bool {
+        !self.complete
+            && (matches!(self.upstream, Some(Err(_)))
+                || matches!(self.prefix, Some(Err(_)))
+                || matches!(self.certificates, Some(Err(_))))
     }
 }
 
@@ -186,7 +196,7 @@ fn judge(mode: Mode, findings: &Findings, had_prefix: bool) -> [(&'static str, O
         (UPSTREAM_REACHABLE, upstream_reachable(findings)),
         (CERTIFICATES_VALID, certificates_valid(mode, findings)),
         (QUOTA_EXCEEDED, quota_exceeded(findings)),
-        (DEGRADED, Some(degraded(findings))),
+        (DEGRADED, degraded(findings)),
     ]
 }
 
@@ -220,12 +230,14 @@ fn ready(mode: Mode, findings: &Findings, had_prefix: bool) -> Judged {
     match (mode, findings.rollout) {
         (Mode::Sidecar, _) => is("SidecarConfigured", "what a sidecar needs is in this namespace"),
         (Mode::Deployment, Some(Rollout { ready, wanted, .. })) if ready > 0 => {
-            is("Serving", format!("{ready} of {wanted} proxies are ready"))
+            is("Serving", format!("{ready} of {} ready", proxies(wanted)))
         }
         (Mode::Deployment, Some(Rollout { wanted, replicas, .. })) => is_not(
             "DeploymentUnavailable",
             format!(
-                "none of {wanted} proxies is ready ({replicas} exist): look at the Deployment's pods in the controller's namespace"
+                "0 of {} ready ({replicas} started): the operator sees why at the pods of Deployment {}",
+                proxies(wanted),
+                findings.deployment
             ),
         ),
         (Mode::Deployment, None) => is_not("DeploymentUnavailable", "there is no Deployment yet"),
@@ -233,8 +245,18 @@ fn ready(mode: Mode, findings: &Findings, had_prefix: bool) -> Judged {
 }
 
 fn progressing(findings: &Findings) -> Judged {
-    if let Some(deleting) = &findings.deleting {
-        return is("Deleting", &deleting.message);
+    let waiting = || is_not("Waiting", "something is in the way: see the other conditions");
+    match &findings.deleting {
+        Some(Deleting { blocked: Some(_), .. }) => return waiting(),
+        Some(deleting) => return is("Deleting", &deleting.message),
+        None => {}
+    }
+    // Whatever the Deployment does by itself, nothing is done for the object.
+    if !findings.refusals.is_empty() {
+        return is_not("Refused", "nothing is done while the object is not permitted");
+    }
+    if findings.is_blocked() {
+        return waiting();
     }
     if let Some(Ok(certificates)) = &findings.certificates
         && certificates.phase != RotationPhase::Stable
@@ -244,10 +266,9 @@ fn progressing(findings: &Findings) -> Judged {
     match findings.rollout {
         Some(rollout) if !rollout.observed || rollout.updated < rollout.wanted || rollout.ready < rollout.wanted => is(
             "RollingOut",
-            format!("{} of {} proxies are ready as wanted", rollout.ready.min(rollout.updated), rollout.wanted),
+            format!("{} of {} up to date and ready", rollout.ready.min(rollout.updated), proxies(rollout.wanted)),
         ),
-        _ if !findings.refusals.is_empty() => is_not("Refused", "nothing is done while the object is not permitted"),
-        _ if !findings.complete => is_not("Waiting", "something is in the way: see the other conditions"),
+        _ if !findings.complete => waiting(),
         _ => is_not("Settled", "everything is as wanted"),
     }
 }
@@ -283,17 +304,29 @@ fn quota_exceeded(findings: &Findings) -> Option<Judged> {
     })
 }
 
-fn degraded(findings: &Findings) -> Judged {
+fn degraded(findings: &Findings) -> Option<Judged> {
     let refused = findings.clients.iter().chain(&findings.objects).chain(&findings.cut).next();
     if let Some(problem) = refused {
-        return is(problem.reason, &problem.message);
+        return Some(is(problem.reason, &problem.message));
     }
     match findings.rollout {
         Some(rollout) if rollout.ready > 0 && rollout.ready < rollout.wanted => {
-            is("ReplicasMissing", format!("{} of {} proxies are ready", rollout.ready, rollout.wanted))
+            Some(is("ReplicasMissing", format!("{} of {} ready", rollout.ready, proxies(rollout.wanted))))
         }
-        _ => is_not("AsExpected", ""),
+        // Whoever did not come to look at everything has not seen that nothing is wrong.
+        _ => findings.complete.then(|| is_not("AsExpected", "nothing needs attention")),
     }
+}
+
+/// So many proxies, and the verb that fits.
+fn proxies(count: i32) -> String {
+    if count == 1 { "1 proxy is".to_owned() } else { format!("{count} proxies are") }
+}
+
+/// So many of something.
+pub fn counted(count: impl Into<i128>, one: &str, more: &str) -> String {
+    let count = count.into();
+    format!("{count} {}", if count == 1 { one } else { more })
 }
 
 fn condition(

@@ -16,9 +16,10 @@ pub struct Limits {
     /// Most bytes of live keys and values, such as `512Mi`. At the limit writes that grow the tenant fail with etcd's "database
     /// space exceeded".
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("quantity(self).isGreaterThan(quantity('0'))", "must be greater than 0"))]
-    #[x_kube(validation = ("quantity(self).isLessThan(quantity('8Ei'))", "must be less than 8Ei"))]
-    #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?([kMGTPE]|[KMGTPE]i)?$"), length(max = 32))]
+    #[x_kube(validation = ("type(self) == string && self.matches('^[0-9]+([.][0-9]+)?([kMGTPE]|[KMGTPE]i)?$')", "must be a number of bytes, such as 512Mi or 2Gi"))]
+    #[x_kube(validation = ("type(self) != string || !isQuantity(self) || quantity(self).isGreaterThan(quantity('0'))", "must be greater than 0"))]
+    #[x_kube(validation = ("type(self) != string || !isQuantity(self) || quantity(self).isLessThan(quantity('8Ei'))", "must be less than 8Ei"))]
+    #[schemars(length(max = 32))]
     pub storage: Option<Quantity>,
     /// Most live keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -43,12 +43,13 @@ pub const DEFAULT_CLIENT: &str = "default";
 #[derive(Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.prefix) == has(oldSelf.prefix) && (!has(self.prefix) || self.prefix == oldSelf.prefix)").message("may not be changed: the data does not move; make another EtcdProxy").field_path(".prefix"))]
-#[x_kube(validation = Rule::new("(has(self.upstreamRef) ? self.upstreamRef.name : 'default') == (has(oldSelf.upstreamRef) ? oldSelf.upstreamRef.name : 'default')").message("may not be changed: the data does not move; make another EtcdProxy").field_path(".upstreamRef"))]
+#[x_kube(validation = Rule::new("self.upstreamRef == oldSelf.upstreamRef").message("may not be changed: the data does not move; make another EtcdProxy").field_path(".upstreamRef"))]
 pub struct EtcdProxySpec {
-    /// The EtcdUpstream; absent: the one named `default`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub upstream_ref: Option<UpstreamRef>,
-    /// Where the proxy runs.
+    /// The EtcdUpstream, by default the one named `default`. Never changes.
+    #[serde(default)]
+    pub upstream_ref: UpstreamRef,
+    /// Where the proxy runs. `Deployment`, the default: the controller runs it, as pods in its own namespace. `Sidecar`: you run
+    /// it beside each of your processes, and the operator trusts you with the whole etcd.
     #[serde(default)]
     pub mode: Mode,
     /// How many proxies run, in mode Deployment; absent: the EtcdUpstream's default. Each serves the same data.
@@ -65,7 +66,8 @@ pub struct EtcdProxySpec {
     /// another's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("!self.startsWith('/registry/') && !'/registry/'.startsWith(self)", "overlaps /registry/, where kube-apiserver keeps its data"))]
-    #[schemars(length(min = 2, max = 512), regex(pattern = r"^/([!-.0-~]+/)+$"))]
+    #[x_kube(validation = ("self.matches('^/([!-.0-~]+/)+$')", "must begin and end with / and have no blanks and no // in it, such as /team-a/"))]
+    #[schemars(length(min = 2, max = 512))]
     pub prefix: Option<String>,
     /// Limits, at most what the EtcdUpstream allows. What is absent is the EtcdUpstream's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +82,8 @@ pub struct EtcdProxySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub clients: Vec<Client>,
-    /// What becomes of the data when this object is deleted.
+    /// What becomes of the data when this object is deleted. `Retain`, the default: it stays in the shared etcd, claimed, until the
+    /// operator gives it to another object or deletes it. `Delete`: it is deleted before the object goes.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
@@ -91,7 +94,8 @@ pub struct EtcdProxySpec {
 pub struct UpstreamRef {
     /// Its name.
     // What is no name of an object would be part of the path of a request that the controller sends.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')", "must be the name of an object: lower-case letters, digits, - and ."))]
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
@@ -127,18 +131,21 @@ pub enum CompactionPolicy {
 /// Certificates of an EtcdProxy. Each has a CA of its own.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("duration(self.validity) <= duration(self.caValidity)").message("may not exceed caValidity").field_path(".validity"))]
+#[x_kube(validation = Rule::new("!self.validity.matches('^([0-9]+(ms|s|m|h))+$') || !self.caValidity.matches('^([0-9]+(ms|s|m|h))+$') || duration(self.validity) <= duration(self.caValidity)").message("may not exceed caValidity").field_path(".validity"))]
 pub struct Tls {
-    /// How long serving and client certificates are valid, at least `60s`. They are renewed at two thirds of that.
+    /// How long serving and client certificates are valid, such as `2160h` or `1h30m`: at least `60s`. They are renewed at two
+    /// thirds of that.
     #[serde(default = "default_validity")]
-    #[x_kube(validation = ("duration(self) >= duration('60s') && duration(self) <= duration('87600h')", "must be between 60s and 87600h"))]
-    #[schemars(with = "String", length(max = 32), regex(pattern = r"^([0-9]+(ms|s|m|h))+$"), extend("default" = "2160h"))]
+    #[x_kube(validation = ("self.matches('^([0-9]+(ms|s|m|h))+$')", "must be made of hours, minutes and seconds, such as 2160h or 1h30m; there is no unit for days"))]
+    #[x_kube(validation = ("!self.matches('^([0-9]+(ms|s|m|h))+$') || duration(self) >= duration('60s') && duration(self) <= duration('87600h')", "must be between 60s and 87600h"))]
+    #[schemars(with = "String", length(max = 32), extend("default" = "2160h"))]
     pub validity: Duration,
     /// How long the CA is valid, at least `5m`. It is followed by a new one at two thirds of that. A client that reads its CA
     /// bundle only once works until the CA that it read expires.
     #[serde(default = "default_ca_validity")]
-    #[x_kube(validation = ("duration(self) >= duration('5m') && duration(self) <= duration('262800h')", "must be between 5m and 262800h"))]
-    #[schemars(with = "String", length(max = 32), regex(pattern = r"^([0-9]+(ms|s|m|h))+$"), extend("default" = "87600h"))]
+    #[x_kube(validation = ("self.matches('^([0-9]+(ms|s|m|h))+$')", "must be made of hours, minutes and seconds, such as 87600h or 1h30m; there is no unit for days"))]
+    #[x_kube(validation = ("!self.matches('^([0-9]+(ms|s|m|h))+$') || duration(self) >= duration('5m') && duration(self) <= duration('262800h')", "must be between 5m and 262800h"))]
+    #[schemars(with = "String", length(max = 32), extend("default" = "87600h"))]
     pub ca_validity: Duration,
     /// Raise this number to have the CA replaced. Nobody has to restart anything.
     #[serde(default)]
@@ -153,19 +160,23 @@ pub struct Tls {
 pub struct Client {
     /// The last part of the certificate's common name.
     #[x_kube(validation = ("self != 'default'", "'default' is the client that every EtcdProxy has"))]
-    #[schemars(length(min = 1, max = 40), regex(pattern = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
+    #[x_kube(validation = ("self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')", "must be a DNS label that begins with a letter: lower-case letters, digits and -"))]
+    #[schemars(length(min = 1, max = 40))]
     pub name: String,
     /// Where its things are written; absent: this object's namespace. Another one must consent by an EtcdProxyGrant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", "must be the name of a namespace: lower-case letters, digits and -"))]
+    #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
     /// The Secret with certificate, key and CA bundle; absent: `<name of this object>-etcd-<name of the client>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')", "must be the name of an object: lower-case letters, digits, - and ."))]
+    #[schemars(length(min = 1, max = 253))]
     pub secret_name: Option<String>,
     /// The ConfigMap with the CA bundle; absent: none is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')", "must be the name of an object: lower-case letters, digits, - and ."))]
+    #[schemars(length(min = 1, max = 253))]
     pub config_map_name: Option<String>,
 }
 
@@ -266,6 +277,12 @@ pub struct DeletionProgress {
 }
 
 // === defaults ===
+
+impl Default for UpstreamRef {
+    fn default() -> Self {
+        Self { name: super::DEFAULT_UPSTREAM.to_owned() }
+    }
+}
 
 impl Default for Tls {
     fn default() -> Self {

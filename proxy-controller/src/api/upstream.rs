@@ -31,16 +31,24 @@ pub const DEFAULT_META_PREFIX: &str = etcd_proxy::meta::DEFAULT_META_PREFIX;
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Reachable\")].status"
     ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Reachable\")].reason",
+        priority = 1
+    ),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Members", type_ = "integer", json_path = ".status.members"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
+    printcolumn(name = "Retained", type_ = "integer", json_path = ".status.retainedClaims"),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.size"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct EtcdUpstreamSpec {
     /// URLs of the members, `https://HOST:PORT` or `http://HOST:PORT`.
-    #[schemars(length(min = 1, max = 16), inner(length(max = 300), regex(pattern = r"^https?://[^/,\s]+:[0-9]+$")))]
+    #[x_kube(validation = ("self.all(url, url.matches('^https?://[^/,[:space:]]+:[0-9]+$'))", "each must be https://HOST:PORT or http://HOST:PORT"))]
+    #[schemars(length(min = 1, max = 16), inner(length(max = 300)))]
     pub endpoints: Vec<String>,
     /// How the members are verified and who the proxies are to them. Needed for https endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,17 +62,20 @@ pub struct EtcdUpstreamSpec {
     #[serde(default = "default_prefix_root")]
     #[x_kube(validation = Rule::new("self == oldSelf").message("may not be changed: claimed prefixes lie under it"))]
     #[x_kube(validation = ("!self.startsWith('/registry/') && !'/registry/'.startsWith(self)", "overlaps /registry/, where kube-apiserver keeps its data"))]
-    #[schemars(length(min = 1, max = 256), regex(pattern = r"^/([!-.0-~]+/)+$"))]
+    #[x_kube(validation = ("self.matches('^/([!-.0-~]+/)+$')", "must begin and end with / and have no blanks and no // in it, such as /tenants/"))]
+    #[schemars(length(min = 1, max = 256))]
     pub prefix_root: String,
     /// The proxies' own bookkeeping, the same for all proxies of this etcd.
     #[serde(default = "default_meta_prefix")]
     #[x_kube(validation = Rule::new("self == oldSelf").message("may not be changed: the claims lie under it"))]
     #[x_kube(validation = ("!self.startsWith('/registry/') && !'/registry/'.startsWith(self)", "overlaps /registry/, where kube-apiserver keeps its data"))]
-    #[schemars(length(min = 1, max = 256), regex(pattern = r"^/([!-.0-~]+/)+$"))]
+    #[x_kube(validation = ("self.matches('^/([!-.0-~]+/)+$')", "must begin and end with / and have no blanks and no // in it, such as /tenants/"))]
+    #[schemars(length(min = 1, max = 256))]
     pub meta_prefix: String,
     /// Which prefixes a tenant may wish for: those that begin with one of these. None by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 100), inner(length(min = 1, max = 256), regex(pattern = r"^/([!-.0-~]+/)*$")))]
+    #[x_kube(validation = ("self.all(prefix, prefix.matches('^/([!-.0-~]+/)*$'))", "each must begin and end with / and have no blanks and no // in it, such as /team-a/"))]
+    #[schemars(length(max = 100), inner(length(min = 1, max = 256)))]
     pub allowed_prefixes: Vec<String>,
     /// Data that a named object may take over: nothing that a tenant writes can do that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -132,7 +143,8 @@ pub struct SecretRef {
 #[serde(rename_all = "camelCase")]
 pub struct Adoption {
     /// The prefix, exactly.
-    #[schemars(length(min = 2, max = 512), regex(pattern = r"^/([!-.0-~]+/)+$"))]
+    #[x_kube(validation = ("self.matches('^/([!-.0-~]+/)+$')", "must begin and end with / and have no blanks and no // in it, such as /team-a/"))]
+    #[schemars(length(min = 2, max = 512))]
     pub prefix: String,
     /// Namespace of the EtcdProxy.
     #[schemars(length(min = 1, max = 63))]
@@ -216,9 +228,12 @@ pub struct EtcdUpstreamStatus {
     /// How many members it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<i64>,
-    /// How many prefixes are claimed.
+    /// How many EtcdProxies refer to it. While there are any, it cannot be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<i64>,
+    /// How many claims no EtcdProxy holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained_claims: Option<i64>,
     /// Size of the database, of all tenants together, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<i64>,
@@ -228,7 +243,8 @@ pub struct EtcdUpstreamStatus {
     /// The sum of the storage quotas given out, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub committed_bytes: Option<i64>,
-    /// Claims of objects that are gone: data that was retained, and claims by hand. `spec.adoptions` gives it to a new object.
+    /// Claims of objects that are gone: data that was retained, and claims by hand; the first hundred. `spec.adoptions` gives
+    /// it to a new object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub retained: Vec<StatusClaim>,

@@ -55,7 +55,7 @@ pub struct WebhookConfig {
 #[allow(missing_docs, reason = "each message is the documentation of its variant")]
 pub enum ConfigError {
     #[error(
-        "--namespace is missing, and this is no pod from whose ServiceAccount it could be known ({NAMESPACE_FILE}: {0})"
+        "--namespace is missing, and this is no pod from whose ServiceAccount it could be known ({NAMESPACE_FILE})"
     )]
     NoNamespace(#[source] io::Error),
     #[error("--namespace={0:?} is no name of a namespace: lower-case letters, digits and \"-\", at most 63 characters")]

@@ -1,6 +1,6 @@
 //! What is logged, and how.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use clap::{Args, ValueEnum};
 use etcd_proxy::logging::JsonLines;
@@ -56,7 +56,7 @@ pub fn init_logging(args: &LogArgs) {
         .with_target("etcd_proxy", level);
     let layer = match args.log_format {
         LogFormat::Json => fmt::layer().event_format(JsonLines).with_writer(io::stderr).boxed(),
-        LogFormat::Console => fmt::layer().with_writer(io::stderr).boxed(),
+        LogFormat::Console => fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).boxed(),
     };
     // Only one subscriber is possible, and whoever has set one wants it.
     _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
@@ -37,6 +38,21 @@ struct Applied {
     uid: String,
     resource_version: String,
     digest: [u8; 32],
+    /// When a field was last written by an apply of ours.
+    written: Option<Time>,
+}
+
+/// What it took to bring an object to what it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Nothing: it is so.
+    Unchanged,
+    /// It is made, or changed to something new.
+    Written,
+    /// Somebody had changed it.
+    Restored,
+    /// Somebody had deleted it.
+    Remade,
 }
 
 /// Why an object is not as it is to be.
@@ -69,11 +85,16 @@ impl Applier {
         Self { client, namespace: namespace.to_owned(), stores, applied: Mutex::default() }
     }
 
-    /// Brings an object to what it is to be. Answers whether that took a change.
+    /// Brings an object to what it is to be. Answers what that took.
     ///
     /// # Errors
     /// When somebody else's object is there, or the API server refuses.
-    pub async fn apply(&self, owner: &ObjectRef<EtcdProxy>, uid: &str, desired: &Desired) -> Result<bool, ApplyError> {
+    pub async fn apply(
+        &self,
+        owner: &ObjectRef<EtcdProxy>,
+        uid: &str,
+        desired: &Desired,
+    ) -> Result<Effort, ApplyError> {
         let id = &desired.id;
         let digest: [u8; 32] = Sha256::digest(desired.body.to_string()).into();
         // What another EtcdProxy had there is not this one's, nor what only says so by another uid.
@@ -86,10 +107,14 @@ impl Applier {
             && seen.uid.as_deref() == Some(&remembered.uid)
             && !newer(seen.resource_version.as_deref(), &remembered.resource_version)
         {
-            return Ok(false);
+            return Ok(Effort::Unchanged);
         }
         let own = id.namespace == self.namespace;
-        let before = remembered.as_ref().map(|remembered| remembered.resource_version.clone());
+        let before = remembered.clone();
+        let touched = before.as_ref().is_some_and(|before| {
+            // Whose label was taken off is seen no more.
+            seen.as_ref().is_none_or(|seen| newer(seen.resource_version.as_deref(), &before.resource_version))
+        });
         let object = if own {
             // Names here carry a digest of the uid: nobody else's object has one.
             self.patch(id, &desired.body, None).await?
@@ -107,11 +132,16 @@ impl Applier {
         let resource_version = object.resource_version().unwrap_or_default();
         self.stores.remember_owner(id, owner.clone());
         self.stores.remember_version(id, &resource_version);
-        let changed = before.as_ref() != Some(&resource_version);
-        let applied =
-            Applied { owner: uid.to_owned(), uid: object.uid().unwrap_or_default(), resource_version, digest };
+        let applied = Applied {
+            owner: uid.to_owned(),
+            uid: object.uid().unwrap_or_default(),
+            resource_version,
+            digest,
+            written: written(&object),
+        };
+        let effort = before.map_or(Effort::Written, |before| effort(id.kind, &before, &applied, touched));
         self.applied.lock().insert(id.clone(), applied);
-        Ok(changed)
+        Ok(effort)
     }
 
     /// The uid of the object that this process made there for the EtcdProxy with this uid, whatever its labels are now.
@@ -288,6 +318,29 @@ impl ApplyError {
     }
 }
 
+/// What it took to come from what was applied before to what is there now. `touched`: somebody has written it in between.
+fn effort(kind: Kind, before: &Applied, now: &Applied, touched: bool) -> Effort {
+    // The contents of certificates follow what is stored: what was spoilt is made anew, and so is to be something else.
+    let spoilt = touched && matches!(kind, Kind::Secret | Kind::ConfigMap);
+    match (before.uid == now.uid, before.digest == now.digest) {
+        (false, _) => Effort::Remade,
+        (true, _) if before.resource_version == now.resource_version => Effort::Unchanged,
+        // Only an apply that changed something moves the time of its entry; others, a Deployment's status among them, do not.
+        (true, true) if before.written == now.written => Effort::Unchanged,
+        (true, true) => Effort::Restored,
+        (true, false) if spoilt => Effort::Restored,
+        (true, false) => Effort::Written,
+    }
+}
+
+/// When an apply of ours last wrote a field.
+fn written(object: &DynamicObject) -> Option<Time> {
+    let mut entries = object.metadata.managed_fields.iter().flatten();
+    let ours = entries
+        .find(|entry| entry.manager.as_deref() == Some(MANAGER) && entry.operation.as_deref() == Some("Apply"))?;
+    ours.time.clone()
+}
+
 /// Whether an object is refused only since a field of it can never change.
 fn is_immutable(status: &Status) -> bool {
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
@@ -308,5 +361,40 @@ pub(super) fn newer(seen: Option<&str>, than: &str) -> bool {
     match (seen.and_then(number), number(than)) {
         (Some(seen), Some(than)) => seen > than,
         _ => seen != Some(than),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_did_is_told_from_what_was_wanted() {
+        let at = |second| Timestamp::from_second(second).ok().map(Time);
+        let before = Applied {
+            owner: "owner".into(),
+            uid: "uid".into(),
+            resource_version: "5".into(),
+            digest: [0; 32],
+            written: at(100),
+        };
+        // A Deployment whose status was written, by which nothing had to be done.
+        let counted = Applied { resource_version: "7".into(), ..before.clone() };
+        let restored = Applied { written: at(200), ..counted.clone() };
+        let changed = Applied { digest: [1; 32], ..restored.clone() };
+        let remade = Applied { uid: "another".into(), ..changed.clone() };
+        for (kind, now, touched, expected) in [
+            (Kind::Deployment, &before, true, Effort::Unchanged),
+            (Kind::Deployment, &counted, true, Effort::Unchanged),
+            (Kind::Deployment, &restored, true, Effort::Restored),
+            (Kind::Deployment, &changed, true, Effort::Written),
+            (Kind::Secret, &changed, false, Effort::Written),
+            (Kind::Secret, &changed, true, Effort::Restored),
+            (Kind::Secret, &remade, true, Effort::Remade),
+        ] {
+            assert_eq!(effort(kind, &before, now, touched), expected, "{kind:?} {}", now.resource_version);
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     api::{DeletionPolicy, DeletionProgress, EtcdUpstream, FINALIZER},
     objects::Kind,
     policy,
-    status::{self, Deleting, Problem},
+    status::{self, Deleting, Notice, Problem, counted},
     upstream::{Progress, Release, Shared},
 };
 
@@ -50,11 +50,15 @@ impl Pass<'_> {
         // A Deployment stays until its pods have gone, and nobody writes any more then. Others may linger where somebody
         // else's finalizer holds them; nothing waits for those.
         if deployed {
-            return Ok(self.waits(GOING, "the proxies are going"));
-        }
-        if !self.without_data().await? {
+            self.waits(GOING, "the proxies are going");
             return Ok(false);
         }
+        let Some(outcome) = self.without_data().await? else { return Ok(false) };
+        for Notice { reason, note, .. } in &outcome {
+            tracing::info!(owner = %self.names.owner(), reason, "{note}");
+        }
+        // While there is something to tell it of.
+        self.context.tell(self.proxy, outcome).await;
         self.set_finalizer(false).await?;
         self.forget();
         Ok(true)
@@ -68,48 +72,62 @@ impl Pass<'_> {
         context.applier.forget_owner(&self.names.uid);
     }
 
-    fn waits(&mut self, again: Duration, message: &str) -> bool {
+    fn waits(&mut self, again: Duration, message: &str) {
         self.again = again;
         let deleting = self.findings.deleting.get_or_insert_default();
         deleting.message = message.to_owned();
-        false
     }
 
-    fn blocked(&mut self, problem: Problem) -> bool {
+    /// The data cannot be deleted, for a reason that concerns the shared etcd.
+    fn blocked(&mut self, prefix: &str, why: &Problem) {
         self.again = BLOCKED;
-        let message = problem.message.clone();
+        let message = format!(
+            "the data under {prefix} is to be deleted, and {}; it goes on when that is mended, or with deletionPolicy: Retain, which leaves the data",
+            why.message
+        );
+        let problem = Problem::new("DeletionBlocked", message.clone());
         self.findings.deleting = Some(Deleting { message, progress: None, blocked: Some(problem) });
-        false
     }
 
-    /// Whether the data is where it belongs: kept, or gone.
-    async fn without_data(&mut self) -> Result<bool, PassError> {
-        if self.proxy.spec.deletion_policy == DeletionPolicy::Retain {
-            return Ok(true);
-        }
+    /// Sees that the data is where it belongs, kept or gone, and answers what is to be told of it; nothing while it is not.
+    async fn without_data(&mut self) -> Result<Option<Vec<Notice>>, PassError> {
         let claimed = self.proxy.status.as_ref().and_then(|status| status.prefix.clone());
         let name = upstream_of(self.proxy);
+        if self.proxy.spec.deletion_policy == DeletionPolicy::Retain {
+            let retained = claimed.map(|prefix| {
+                let note = format!(
+                    "the data under {prefix} stays, claimed: EtcdUpstream {name} lists it (status.retained), and the operator can give it to another object or delete it"
+                );
+                Notice::normal("DataRetained", "Delete", note)
+            });
+            return Ok(Some(retained.into_iter().collect()));
+        }
         let Some(upstream) = self.context.stores.upstreams.get(&ObjectRef::new(name)) else {
-            let Some(prefix) = claimed else { return Ok(true) };
-            let message = format!(
-                "the data under {prefix} is to be deleted, and EtcdUpstream {name} is gone; bring it back, or set deletionPolicy: Retain"
-            );
-            return Ok(self.blocked(Problem::new("DeletionBlocked", message)));
+            let Some(prefix) = claimed else { return Ok(Some(Vec::new())) };
+            let problem = Problem::new("UpstreamNotFound", format!("there is no EtcdUpstream {name} any more"));
+            self.blocked(&prefix, &problem);
+            self.findings.upstream = Some(Err(problem));
+            return Ok(None);
         };
+        let Some(prefix) = self.own_prefix(claimed, &upstream) else { return Ok(Some(Vec::new())) };
         let shared = match self.context.connected(&upstream).await? {
             Ok((shared, _)) => shared,
-            Err(problem) => return Ok(self.blocked(seen_by_tenant(&upstream, problem.reason))),
+            Err(problem) => {
+                let problem = seen_by_tenant(&upstream, problem.reason);
+                self.blocked(&prefix.to_string(), &problem);
+                self.findings.upstream = Some(Err(problem));
+                return Ok(None);
+            }
         };
-        let Some(prefix) = self.own_prefix(claimed, &upstream) else { return Ok(true) };
         match self.delete(&shared, &prefix).await {
             Ok(gone) => Ok(gone),
             Err(PassError::Shared(error)) => {
                 tracing::warn!(%prefix, owner = %self.names.owner(), %error, "data that is to go cannot be deleted");
                 let reason = if error.is_unreachable() { "UpstreamUnreachable" } else { "ClaimError" };
                 let problem = seen_by_tenant(&upstream, reason);
-                let message = format!("the data under {prefix} is to be deleted, and {}", problem.message);
+                self.blocked(&prefix.to_string(), &problem);
                 self.findings.upstream = error.is_unreachable().then_some(Err(problem));
-                Ok(self.blocked(Problem::new("DeletionBlocked", message)))
+                Ok(None)
             }
             Err(error) => Err(error),
         }
@@ -123,7 +141,7 @@ impl Pass<'_> {
         }
     }
 
-    async fn delete(&mut self, shared: &Shared, prefix: &Prefix) -> Result<bool, PassError> {
+    async fn delete(&mut self, shared: &Shared, prefix: &Prefix) -> Result<Option<Vec<Notice>>, PassError> {
         let (owner, uid) = (self.names.owner(), self.names.uid.clone());
         let began = Instant::now();
         let mut told = began;
@@ -136,7 +154,7 @@ impl Pass<'_> {
                 if began.elapsed() > SLICE {
                     self.tell_progress(prefix, progress);
                     self.again = Duration::from_millis(500);
-                    return Ok(false);
+                    return Ok(None);
                 }
                 if told.elapsed() > REPORT {
                     told = Instant::now();
@@ -149,16 +167,18 @@ impl Pass<'_> {
         self.context.fence.check()?;
         match shared.release(prefix, &owner, &uid).await? {
             Release::Done => {
-                if held {
-                    tracing::info!(%prefix, owner, "the data is deleted, and the prefix released");
-                }
-                Ok(true)
+                let note = format!("the data under {prefix} is deleted, and the prefix released");
+                let deleted = held.then(|| Notice::normal("DataDeleted", "Delete", note));
+                Ok(Some(deleted.into_iter().collect()))
             }
             Release::NotEmpty { keys, leases } => {
                 let message = format!(
-                    "{keys} keys and {leases} leases came while the data was deleted; is a proxy still running?"
+                    "{} and {} came while the data was deleted; is a proxy still running?",
+                    counted(keys, "key", "keys"),
+                    counted(leases, "lease", "leases")
                 );
-                Ok(self.waits(GOING, &message))
+                self.waits(GOING, &message);
+                Ok(None)
             }
         }
     }
@@ -166,7 +186,7 @@ impl Pass<'_> {
     fn tell_progress(&mut self, prefix: &Prefix, progress: Progress) {
         let Progress { keys_deleted, keys_left, .. } = progress;
         self.findings.deleting = Some(Deleting {
-            message: format!("deleting the data under {prefix}: {keys_left} keys left"),
+            message: format!("deleting the data under {prefix}: {} left", counted(keys_left, "key", "keys")),
             progress: Some(DeletionProgress { keys_deleted, keys_left }),
             blocked: None,
         });

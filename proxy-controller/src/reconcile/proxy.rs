@@ -14,15 +14,15 @@ use serde_json::json;
 
 use super::{
     Context, PassError, RESYNC,
-    apply::{ApplyError, newer},
-    certificates, outcome, upstream_of,
+    apply::{ApplyError, Effort, newer},
+    certificates, log_changes, outcome, upstream_of,
 };
 use crate::{
     api::{EtcdProxy, EtcdProxyGrant, EtcdProxyStatus, EtcdUpstream, FINALIZER, MANAGER, Mode, Usage},
-    objects::{self, Desired, Names, Settings, UpstreamFiles},
+    objects::{self, Desired, Names, ObjectId, Settings, UpstreamFiles},
     pki::Plan,
     policy::{self, ClientTargets, Facts, Reason, Refusal},
-    status::{self, Findings, Problem, Rollout},
+    status::{self, Findings, Notice, Problem, Rollout, counted},
     upstream::{Claiming, Heirloom, Holder, Shared, SharedError},
 };
 
@@ -41,6 +41,8 @@ pub(super) struct Pass<'a> {
     pub(super) findings: Findings,
     /// When to look again.
     pub(super) again: Duration,
+    /// What was done that is no state.
+    pub(super) done: Vec<Notice>,
 }
 
 /// Looks at one EtcdProxy.
@@ -54,6 +56,7 @@ pub(super) async fn reconcile(proxy: Arc<EtcdProxy>, context: Arc<Context>) -> R
         names: context.names(&proxy),
         findings: Findings::default(),
         again: RESYNC,
+        done: Vec::new(),
     };
     let result = match proxy.metadata.deletion_timestamp {
         Some(_) => pass.clean_up().await,
@@ -61,7 +64,8 @@ pub(super) async fn reconcile(proxy: Arc<EtcdProxy>, context: Arc<Context>) -> R
     };
     let gone = matches!(&result, Ok(true));
     let mut result = result.map(drop);
-    let Pass { findings, again, .. } = pass;
+    let Pass { findings, again, done, .. } = pass;
+    context.tell(proxy.as_ref(), done).await;
     if !gone {
         // What was found out is told also when the pass did not come to its end.
         let told = context.report(&proxy, &findings).await;
@@ -93,6 +97,11 @@ impl Context {
             return Ok(());
         }
         self.write_status(proxy, &new).await?;
+        let owner = format!("{}/{}", proxy.namespace().unwrap_or_default(), proxy.name_any());
+        for Notice { reason, note, .. } in status::milestones(&old, &new) {
+            tracing::info!(proxy = owner, reason, "{note}");
+        }
+        log_changes("EtcdProxy", &owner, &old.conditions, &new.conditions);
         self.tell(proxy, status::notices(&old, &new)).await;
         Ok(())
     }
@@ -210,6 +219,8 @@ impl Pass<'_> {
         let (cut, refusals): (Vec<_>, Vec<_>) =
             refusals.into_iter().partition(|refusal| provided && refusal.reason.is_bound());
         self.findings.cut = cut.iter().map(problem_of).collect();
+        let missing = refusals.iter().find(|refusal| refusal.reason == Reason::UpstreamNotFound);
+        self.findings.upstream = missing.map(|refusal| Err(problem_of(refusal)));
         self.findings.refusals = refusals;
         let clients = policy::client_targets(self.proxy).into_iter();
         let clients = clients
@@ -316,8 +327,9 @@ impl Pass<'_> {
                 return left(format!("prefix {prefix} holds what an object that is gone has left"));
             }
             Claiming::HoldsData { keys, meta_keys } if !adopts => {
+                let keys = counted(keys, "key", "keys");
                 return left(format!(
-                    "prefix {prefix} holds {keys} keys (and {meta_keys} of a proxy's own) that nobody claims"
+                    "prefix {prefix} holds {keys} (and {meta_keys} of a proxy's own) that nobody claims"
                 ));
             }
             Claiming::Held(holder) if !self.has_left(&holder.uid).await? => {
@@ -439,7 +451,7 @@ impl Pass<'_> {
         let mut failed = None;
         for object in desired {
             match applier.apply(&self.owner, &self.names.uid, object).await {
-                Ok(_) => {}
+                Ok(effort) => self.done.extend(repaired(effort, &object.id, &self.names)),
                 Err(error) => {
                     let problem = Problem::new(error.reason(), error.to_string());
                     // A client's things concern that client; everything else concerns all.
@@ -479,6 +491,7 @@ impl Pass<'_> {
             return;
         }
         let reference = ObjectRef::new(&self.names.base).within(&self.names.controller_namespace);
+        self.findings.deployment = format!("{}/{}", self.names.controller_namespace, self.names.base);
         let deployment: Option<Arc<Deployment>> = self.context.stores.deployments.get(&reference);
         let rollout = deployment.map(|deployment| {
             let status = deployment.status.clone().unwrap_or_default();
@@ -539,6 +552,22 @@ pub(super) fn seen_by_tenant(upstream: &EtcdUpstream, reason: &'static str) -> P
         _ => format!("EtcdUpstream {name} cannot be used; its status says why"),
     };
     Problem::new(reason, message)
+}
+
+/// What is told of an object that somebody had changed or deleted.
+fn repaired(effort: Effort, id: &ObjectId, names: &Names) -> Option<Notice> {
+    let owner = names.owner();
+    let note = match effort {
+        Effort::Unchanged => return None,
+        Effort::Written => {
+            tracing::debug!(%id, owner, "written");
+            return None;
+        }
+        Effort::Restored => format!("{id} was changed by somebody else and is again as it is to be"),
+        Effort::Remade => format!("{id} was deleted by somebody else and is made again"),
+    };
+    tracing::warn!(%id, owner, ?effort, "{note}");
+    Some(Notice::warning("Repaired", "Repair", note))
 }
 
 fn problem_of(refusal: &Refusal) -> Problem {

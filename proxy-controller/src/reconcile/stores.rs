@@ -75,9 +75,18 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
     let owners = Arc::new(Owners::new(namespace, proxies.clone()));
 
     let of_status = owners.clone();
+    let referring = Mutex::new(HashMap::new());
     follower.typed("EtcdProxy", Api::<EtcdProxy>::all(client.clone()), all(), writer, move |proxy, gone| {
+        let object = ObjectRef::from_obj(proxy);
+        let mut referring = referring.lock();
+        let known = match gone {
+            true => referring.remove(&object),
+            false => referring.insert(object.clone(), proxy.uid()),
+        };
+        let comes_or_goes =
+            (gone || known != Some(proxy.uid())).then(|| Change::Tenants(super::upstream_of(proxy).to_owned()));
         let own = !gone && of_status.is_own_status(proxy);
-        (!own).then(|| Change::Proxy(ObjectRef::from_obj(proxy))).into_iter().collect()
+        (!own).then_some(Change::Proxy(object)).into_iter().chain(comes_or_goes).collect()
     });
     let (upstreams, writer) = reflector::store();
     let told = Mutex::new(HashMap::new());

@@ -13,11 +13,11 @@ use kube::{Api, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Context, PassError, outcome, stores::Change, upstream_of};
+use super::{Context, PassError, log_changes, outcome, stores::Change, upstream_of};
 use crate::{
     api::{EtcdUpstream, EtcdUpstreamStatus, StatusClaim},
     objects::Settings,
-    status::{Problem, human, whole_seconds},
+    status::{Notice, Problem, changed, human, whole_seconds},
     upstream::Probe,
 };
 
@@ -26,6 +26,9 @@ const UNREACHABLE: &str = "UpstreamUnreachable";
 
 /// How often each is looked at.
 const EVERY: Duration = Duration::from_secs(15);
+
+/// How soon after a look another may follow: many tenants may come or go at once.
+const REST: Duration = Duration::from_secs(1);
 
 /// How often figures alone are worth a write.
 const FIGURES: Duration = Duration::from_secs(300);
@@ -105,6 +108,7 @@ async fn watch(context: &Context, name: &str, changed: &Notify) {
         }
         let (outcome, reason) = outcome(&result, None);
         counted.end(outcome, reason);
+        tokio::time::sleep(REST).await;
         // Not all replicas of all upstreams at once.
         let pause = EVERY.mul_f64(0.9 + rand::random::<f64>() / 5.0);
         let _ = tokio::time::timeout(pause, changed.notified()).await;
@@ -120,6 +124,8 @@ impl Context {
             observed_generation: upstream.metadata.generation,
             ..old.clone()
         };
+        let referring = self.stores.proxies.state_filter(|proxy| upstream_of(proxy) == name);
+        new.tenants = i64::try_from(referring.len()).ok();
         let reachable = match self.connected(&upstream).await? {
             Err(problem) => Err(problem),
             Ok((shared, _)) => match tokio::join!(shared.probe(), shared.claims()) {
@@ -135,7 +141,8 @@ impl Context {
         if reachable.as_ref().is_err_and(|problem| problem.reason == UNREACHABLE) {
             self.unreachable.lock().insert(name.to_owned());
         }
-        let committed = self.committed(&upstream);
+        let quotas = referring.iter().filter_map(|proxy| Settings::new(proxy, &upstream, "").quota());
+        let committed = quotas.fold(0, i64::saturating_add);
         new.committed_bytes = Some(committed);
         new.conditions = vec![
             condition("Reachable", reachable_words(&reachable), &old, &upstream),
@@ -148,13 +155,15 @@ impl Context {
                 .collect::<Vec<_>>()
         };
         let figures_only = told(&old) == told(&new)
-            && (old.tenants, &old.retained, old.observed_generation)
-                == (new.tenants, &new.retained, new.observed_generation);
+            && (old.tenants, old.retained_claims, &old.retained, old.observed_generation)
+                == (new.tenants, new.retained_claims, &new.retained, new.observed_generation);
         if figures_only && (old == new || !self.figures_due(name)) {
             return Ok(());
         }
         let api: Api<EtcdUpstream> = Api::all(self.client.clone());
         self.apply_status(&api, upstream.as_ref(), &new).await?;
+        log_changes("EtcdUpstream", name, &old.conditions, &new.conditions);
+        self.tell(upstream.as_ref(), notices(&old.conditions, &new.conditions)).await;
         let reached = |status: &EtcdUpstreamStatus| {
             status.conditions.iter().any(|condition| condition.type_ == "Reachable" && condition.status == "True")
         };
@@ -174,14 +183,14 @@ impl Context {
         // Of whichever EtcdUpstream: several may describe one etcd.
         let living: BTreeSet<_> =
             self.stores.proxies.state().iter().filter_map(|proxy| proxy.metadata.uid.clone()).collect();
-        status.tenants = i64::try_from(claims.len()).ok();
-        status.retained = claims
+        let retained: Vec<_> = claims
             .iter()
             .map(|held| (held, held.names()))
             .filter(|(_, (_, uid))| !living.contains(uid))
-            .take(LISTED)
             .map(|(held, (owner, _))| StatusClaim { prefix: held.prefix.escape_ascii().to_string(), owner })
             .collect();
+        status.retained_claims = i64::try_from(retained.len()).ok();
+        status.retained = retained.into_iter().take(LISTED).collect();
     }
 
     /// Whether figures that moved are worth a write again.
@@ -193,14 +202,6 @@ impl Context {
             told.insert(name.to_owned(), now);
         }
         due
-    }
-
-    /// The sum of the storage quotas given out.
-    fn committed(&self, upstream: &EtcdUpstream) -> i64 {
-        let proxies = self.stores.proxies.state();
-        let of_this = proxies.iter().filter(|proxy| upstream_of(proxy) == upstream.name_any());
-        let quotas = of_this.filter_map(|proxy| Settings::new(proxy, upstream, "").quota());
-        quotas.fold(0, i64::saturating_add)
     }
 }
 
@@ -232,9 +233,12 @@ fn reachable_words(reachable: &Result<Probe, Problem>) -> Words {
 }
 
 fn committed_words(committed: i64, probe: Option<&Probe>) -> Words {
-    match probe.and_then(|probe| probe.quota) {
-        None => ("Unknown", "QuotaUnknown", "this etcd does not tell how large it may become".to_owned()),
-        Some(quota) => {
+    match probe.map(|probe| probe.quota) {
+        None => {
+            ("Unknown", "NotLookedAt", "the etcd could not be asked how large it may become: see Reachable".to_owned())
+        }
+        Some(None) => ("Unknown", "QuotaUnknown", "this etcd does not tell how large it may become".to_owned()),
+        Some(Some(quota)) => {
             let text =
                 format!("storage quotas of {} are given out, of {} that the etcd has", human(committed), human(quota));
             #[expect(clippy::cast_precision_loss, reason = "a share of bytes needs no last digit")]
@@ -242,6 +246,22 @@ fn committed_words(committed: i64, probe: Option<&Probe>) -> Words {
             if much { ("True", "MostlyCommitted", text) } else { ("False", "EnoughLeft", text) }
         }
     }
+}
+
+/// What an operator is told when a condition changes: that it is not reached, or again; that most of it is given out.
+fn notices(old: &[Condition], new: &[Condition]) -> Vec<Notice> {
+    let judged = |one: &Condition| one.status != "Unknown";
+    let told = changed(old, new).filter(|after| judged(after)).filter_map(|after| {
+        let good = if after.type_ == "Reachable" { "True" } else { "False" };
+        let before = old.iter().find(|before| before.type_ == after.type_ && judged(before));
+        let is_good = after.status == good && after.reason != "AnsweringInPart";
+        match is_good {
+            // What was never otherwise is no news.
+            true => before.map(|_| Notice::normal(&after.reason, "Probe", after.message.clone())),
+            false => Some(Notice::warning(&after.reason, "Probe", after.message.clone())),
+        }
+    });
+    told.collect()
 }
 
 fn condition(
@@ -260,5 +280,53 @@ fn condition(
         last_transition_time: before
             .map(|before| before.last_transition_time.clone())
             .unwrap_or_else(|| Time(whole_seconds(Timestamp::now()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conditions(reachable: Words, committed: Words) -> Vec<Condition> {
+        let upstream = EtcdUpstream::new("a", serde_json::from_value(serde_json::json!({"endpoints": []})).unwrap());
+        let old = EtcdUpstreamStatus::default();
+        let condition = |kind, words| condition(kind, words, &old, &upstream);
+        vec![condition("Reachable", reachable), condition("QuotaCommitted", committed)]
+    }
+
+    #[test]
+    fn who_was_not_asked_has_not_answered() {
+        assert_eq!(committed_words(0, None).1, "NotLookedAt");
+        let probe = |quota| Probe {
+            version: String::new(),
+            members: 1,
+            db_size: 0,
+            db_size_in_use: 0,
+            quota,
+            endpoints: vec![],
+            complaints: vec![],
+        };
+        assert_eq!(committed_words(0, Some(&probe(None))).1, "QuotaUnknown");
+        assert_eq!(committed_words(79, Some(&probe(Some(100)))).1, "EnoughLeft");
+        assert_eq!(committed_words(81, Some(&probe(Some(100)))).1, "MostlyCommitted");
+    }
+
+    #[test]
+    fn trouble_and_its_end_are_told_to_the_operator() {
+        let good = conditions(("True", "Answering", "yes".into()), ("False", "EnoughLeft", String::new()));
+        let away = ("False", "UpstreamSecretMissing", "no Secret".to_owned());
+        let away = conditions(away, ("Unknown", "NotLookedAt", String::new()));
+        let reasons = |old: &[Condition], new: &[Condition]| -> Vec<String> {
+            notices(old, new).into_iter().map(|notice| notice.reason).collect()
+        };
+        assert_eq!(reasons(&[], &good), Vec::<String>::new());
+        assert_eq!(reasons(&[], &away), ["UpstreamSecretMissing"]);
+        assert_eq!(reasons(&good, &away), ["UpstreamSecretMissing"]);
+        assert_eq!(reasons(&away, &away), Vec::<String>::new());
+        assert_eq!(reasons(&away, &good), ["Answering"]);
+        let part =
+            conditions(("True", "AnsweringInPart", "two do not".into()), ("True", "MostlyCommitted", String::new()));
+        assert_eq!(reasons(&good, &part), ["AnsweringInPart", "MostlyCommitted"]);
+        assert_eq!(reasons(&part, &good), ["Answering", "EnoughLeft"]);
     }
 }

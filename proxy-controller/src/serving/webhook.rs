@@ -163,6 +163,7 @@ impl<T, R> Webhook<T, R> {
         let request = parse::<T>(&read(request.into_body()).await?)?;
         let answer = AdmissionResponse::from(&request);
         let (details, operation) = (details(&request), request.operation.clone());
+        let namespace = request.namespace.clone().unwrap_or_default();
         let started = Instant::now();
         let review = (self.review)(request).await;
         let (decision, reason) = match &review {
@@ -171,7 +172,25 @@ impl<T, R> Webhook<T, R> {
             Review::Unable(_) => (DecisionLabel::Unable, ""),
         };
         self.metrics.decided(decision, reason, started.elapsed());
-        tracing::debug!(?decision, reason, ?operation, name = details.name, "reviewed");
+        match &review {
+            Review::Denied(denials) => {
+                let errors: Vec<_> =
+                    denials.iter().map(|denial| format!("{}: {}", denial.field, denial.message)).collect();
+                tracing::info!(
+                    ?operation,
+                    namespace,
+                    name = details.name,
+                    reason,
+                    errors = errors.join("; "),
+                    "refused"
+                );
+            }
+            Review::Allowed { warnings } => {
+                tracing::debug!(?operation, namespace, name = details.name, ?warnings, "allowed");
+            }
+            // Logged with the answer.
+            Review::Unable(_) => {}
+        }
         Ok(serde_json::to_string(&decided(answer, details, review)?.into_review())?)
     }
 }

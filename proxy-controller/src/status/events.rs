@@ -2,7 +2,7 @@
 
 use kube::runtime::events::EventType;
 
-use super::{CERTIFICATES_VALID, DEGRADED, QUOTA_EXCEEDED, READY, UPSTREAM_REACHABLE};
+use super::{CERTIFICATES_VALID, Condition, DEGRADED, QUOTA_EXCEEDED, READY, UPSTREAM_REACHABLE};
 use crate::api::{EtcdProxyStatus, RotationPhase};
 
 /// An event that is due.
@@ -18,41 +18,53 @@ pub struct Notice {
     pub note: String,
 }
 
+/// Which conditions say something new: another status, or another reason.
+pub fn changed<'a>(old: &[Condition], new: &'a [Condition]) -> impl Iterator<Item = &'a Condition> {
+    new.iter().filter(move |after| {
+        let before = old.iter().find(|before| before.type_ == after.type_);
+        before.is_none_or(|before| (&before.status, &before.reason) != (&after.status, &after.reason))
+    })
+}
+
 /// What the change from one status to another tells.
 pub fn notices(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    if old.prefix.is_none()
-        && let Some(prefix) = &new.prefix
-    {
-        notices.push(Notice::normal("PrefixClaimed", "Claim", format!("claimed prefix {prefix}")));
-    }
+    let mut notices = milestones(old, new);
+    let mut told: Vec<&Condition> = Vec::new();
     for (kind, good, action) in [
         (UPSTREAM_REACHABLE, "True", "Connect"),
         (CERTIFICATES_VALID, "True", "Issue"),
         (QUOTA_EXCEEDED, "False", "Count"),
-        (DEGRADED, "False", "Reconcile"),
         (READY, "True", "Reconcile"),
+        (DEGRADED, "False", "Reconcile"),
     ] {
-        let of = |status: &EtcdProxyStatus| status.conditions.iter().find(|condition| condition.type_ == kind).cloned();
-        let (before, Some(after)) = (of(old), of(new)) else { continue };
-        let unchanged =
-            before.as_ref().is_some_and(|before| before.status == after.status && before.reason == after.reason);
+        let Some(after) = new.conditions.iter().find(|condition| condition.type_ == kind) else { continue };
+        let is_good = after.status == good;
+        // The same trouble shows in several conditions. The first tells it; that of the whole, last, gives the first of many.
+        let known =
+            told.iter().any(|told| told.reason == after.reason && (told.message == after.message || kind == DEGRADED));
+        if !is_good {
+            told.push(after);
+        }
+        let before = old.conditions.iter().find(|condition| condition.type_ == kind);
+        let before = before.filter(|before| before.reason != "NotLookedAt");
+        let unchanged = before.is_some_and(|before| (&before.status, &before.reason) == (&after.status, &after.reason));
         // What was never otherwise than good is no news, save that it is ready.
-        let first_and_good = before.is_none() && after.status == good && kind != READY;
+        let always_good = is_good && before.map_or(kind != READY, |before| before.status == good);
         let pending = matches!(after.reason.as_str(), "Pending" | "NotLookedAt" | "Deleting");
-        if unchanged
-            || first_and_good
-            || pending
-            || (after.status == good && before.is_some_and(|before| before.status == good))
-        {
+        if unchanged || always_good || pending || (known && !is_good) {
             continue;
         }
-        let severity = if after.status == good { EventType::Normal } else { EventType::Warning };
-        let note = if after.message.is_empty() { format!("{kind} is {}", after.status) } else { after.message };
-        notices.push(Notice { severity, reason: after.reason, action, note });
+        let severity = if is_good { EventType::Normal } else { EventType::Warning };
+        notices.push(Notice { severity, reason: after.reason.clone(), action, note: after.message.clone() });
     }
-    notices.extend(certificates(old, new));
     notices
+}
+
+/// What was reached, beside the conditions.
+pub fn milestones(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Vec<Notice> {
+    let claimed = new.prefix.as_ref().filter(|_| old.prefix.is_none());
+    let claimed = claimed.map(|prefix| Notice::normal("PrefixClaimed", "Claim", format!("claimed prefix {prefix}")));
+    claimed.into_iter().chain(certificates(old, new)).collect()
 }
 
 fn certificates(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Option<Notice> {
@@ -78,7 +90,13 @@ fn certificates(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Option<Notice> 
 }
 
 impl Notice {
-    fn normal(reason: &str, action: &'static str, note: impl Into<String>) -> Self {
+    /// Of something that is in order.
+    pub fn normal(reason: &str, action: &'static str, note: impl Into<String>) -> Self {
         Self { severity: EventType::Normal, reason: reason.to_owned(), action, note: note.into() }
+    }
+
+    /// Of something that is worth a look.
+    pub fn warning(reason: &str, action: &'static str, note: impl Into<String>) -> Self {
+        Self { severity: EventType::Warning, ..Self::normal(reason, action, note) }
     }
 }

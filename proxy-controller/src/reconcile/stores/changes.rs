@@ -19,6 +19,8 @@ pub enum Change {
     Proxy(ObjectRef<EtcdProxy>),
     /// This EtcdUpstream, and so everything that refers to it.
     Upstream(String),
+    /// Who refers to this EtcdUpstream: that is told in its status.
+    Tenants(String),
     /// Something that may concern any EtcdProxy.
     Everything,
 }
@@ -35,6 +37,7 @@ struct Waiting {
     everything: bool,
     proxies: HashSet<ObjectRef<EtcdProxy>>,
     upstreams: BTreeSet<String>,
+    tenants: BTreeSet<String>,
 }
 
 impl Changes {
@@ -44,7 +47,10 @@ impl Changes {
         match change {
             Change::Proxy(object) if waiting.proxies.len() < MOST => _ = waiting.proxies.insert(object),
             Change::Upstream(name) if waiting.upstreams.len() < MOST => _ = waiting.upstreams.insert(name),
-            Change::Proxy(_) | Change::Upstream(_) | Change::Everything => waiting.everything = true,
+            Change::Tenants(name) if waiting.tenants.len() < MOST => _ = waiting.tenants.insert(name),
+            Change::Proxy(_) | Change::Upstream(_) | Change::Tenants(_) | Change::Everything => {
+                waiting.everything = true;
+            }
         }
         drop(waiting);
         self.news.notify_one();
@@ -53,8 +59,9 @@ impl Changes {
     /// Waits for changes, and takes all there are.
     pub async fn next(&self) -> Vec<Change> {
         loop {
-            let Waiting { everything, proxies, upstreams } = std::mem::take(&mut *self.waiting.lock());
+            let Waiting { everything, proxies, upstreams, tenants } = std::mem::take(&mut *self.waiting.lock());
             let upstreams = upstreams.into_iter().map(Change::Upstream);
+            let upstreams = upstreams.chain(tenants.into_iter().map(Change::Tenants));
             let changes: Vec<_> = match everything {
                 true => upstreams.chain([Change::Everything]).collect(),
                 false => upstreams.chain(proxies.into_iter().map(Change::Proxy)).collect(),
@@ -85,7 +92,11 @@ mod tests {
         assert!(changes.next().now_or_never().is_none());
         changes.push(Change::Proxy(object("x")));
         changes.push(Change::Upstream("u".into()));
+        changes.push(Change::Tenants("u".into()));
         changes.push(Change::Everything);
-        assert_eq!(changes.next().now_or_never().unwrap(), [Change::Upstream("u".into()), Change::Everything]);
+        assert_eq!(
+            changes.next().now_or_never().unwrap(),
+            [Change::Upstream("u".into()), Change::Tenants("u".into()), Change::Everything]
+        );
     }
 }
