@@ -244,6 +244,28 @@ fn only_listed_namespaces_may_refer_to_an_upstream() -> Result<()> {
 }
 
 #[test]
+fn an_upstream_that_is_referred_to_is_not_deleted() -> Result<()> {
+    let kubectl = installed()?;
+    kubectl.apply(&[upstream("in-use", &[])])?;
+    let counted = |count: u32| {
+        let status = json!({"status": {"tenants": count}}).to_string();
+        let args = ["patch", "etcdupstream", "in-use", "--subresource=status", "--type=merge", "--patch", &status];
+        kubectl.ok(&args).map(drop)
+    };
+    counted(2)?;
+    poll::until("the policy to be at work", WAIT, || {
+        let refused = kubectl.run(&["delete", "etcdupstream", "in-use", "--dry-run=server"])?;
+        ensure!(refused.stderr.contains("EtcdProxies that refer to EtcdUpstream in-use: 2"), "{refused:?}");
+        Ok(())
+    })?;
+    counted(0)?;
+    kubectl.ok(&["delete", "etcdupstream", "in-use"])?;
+    // One that nobody ever looked at, too.
+    kubectl.apply(&[upstream("in-use", &[])])?;
+    kubectl.ok(&["delete", "etcdupstream", "in-use"]).map(drop)
+}
+
+#[test]
 fn the_webhook_stands_in_the_way_of_nothing_else() -> Result<()> {
     let kubectl = installed()?;
     kubectl.ok(&["create", "namespace", "unanswered"])?;

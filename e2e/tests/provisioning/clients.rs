@@ -81,6 +81,21 @@ fn another_namespace_has_its_client_for_as_long_as_it_consents() -> Result<()> {
     poll::until("the client's things", WAIT, || given.iter().try_for_each(|place| place.get().map(drop)))
 }
 
+/// The consent comes first in the file, and the webhook knows of it at once.
+#[test]
+fn the_example_with_further_clients_is_accepted_in_one_go() -> Result<()> {
+    let kubectl = cluster()?.kubectl().in_folder(e2e::examples());
+    for name in ["team-c", "reporting"] {
+        namespace(name)?;
+    }
+    kubectl.ok(&["apply", "-f", "etcdproxy/clients.yaml"])?;
+    let issued =
+        ["wait", "etcdproxy/shared", "--namespace=team-c", "--for=condition=CertificatesValid", "--timeout=90s"];
+    kubectl.ok(&issued)?;
+    Place::new(&SECRET, "reporting", "team-c-etcd").get()?;
+    Place::new(&CONFIG_MAP, "reporting", "team-c-etcd-ca").get().map(drop)
+}
+
 #[test]
 fn what_was_there_before_is_never_taken_over() -> Result<()> {
     namespace("occupied")?;

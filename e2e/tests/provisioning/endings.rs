@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use xtask::{cluster::SYSTEM, poll};
 
-use crate::world::{DEPLOYMENT, POD, Place, SECRET, Tenant, WAIT, claimed_for, cluster, fill, kube, stays, stored};
+use crate::world::{DEPLOYMENT, POD, Place, SECRET, Tenant, claimed_for, cluster, fill, kube, stays, stored};
 
 /// What keeps a pod from going, as a kubelet that still ends it would.
 const HELD: &str = "example.com/still-running";
@@ -60,6 +60,9 @@ fn delete_removes_the_data_once_the_pods_are_gone() -> Result<()> {
     for place in made.keys() {
         ensure!(place.find()?.is_none(), "{place} is there still");
     }
+    let told = kube()?.events("ending", &tenant.uid)?;
+    let expected = format!("the data under {prefix} is deleted, and the prefix released");
+    ensure!(told.get("DataDeleted").is_some_and(|notes| *notes == [expected.as_str()]), "{told:?}");
     // The neighbour, whose name begins alike, noticed nothing.
     assert_eq!(stored(&theirs)?.0, 10);
     assert_eq!(claimed_for(&theirs)?.as_deref(), Some(&*neighbour.uid));
@@ -92,13 +95,18 @@ fn retain_keeps_the_data_and_the_claim() -> Result<()> {
     }
     assert_eq!(stored(&prefix)?.0, 120);
     assert_eq!(claimed_for(&prefix)?.as_deref(), Some(&*tenant.uid));
-    // The operator is told what there is to give away or to release.
-    poll::until("the retained claim in the EtcdUpstream's status", WAIT, || {
+    let told = kube()?.events("keeping", &tenant.uid)?;
+    let said = told.get("DataRetained").and_then(|notes| notes.first()).with_context(|| format!("{told:?}"))?;
+    ensure!(said.contains(&prefix) && said.contains("EtcdUpstream default lists it (status.retained)"), "{said}");
+    // The operator is told what there is to give away or to release: at once, and not at the next look.
+    poll::until("the retained claim in the EtcdUpstream's status", Duration::from_secs(10), || {
         let upstream = cluster()?.kubectl().json(&["get", "etcdupstream", "default"])?;
         let retained = upstream.pointer("/status/retained").and_then(Value::as_array).cloned().unwrap_or_default();
         let found =
             retained.iter().find(|claim| claim["prefix"] == *prefix).with_context(|| format!("{retained:?}"))?;
         ensure!(found["owner"] == "keeping/db", "{found}");
+        let counted = upstream.pointer("/status/retainedClaims").and_then(Value::as_u64);
+        ensure!(counted == Some(retained.len().try_into()?), "{counted:?}");
         Ok(())
     })?;
     // What is made anew under the same name begins empty, elsewhere.

@@ -78,15 +78,32 @@ fn without_a_node_everything_is_there_but_ready() -> Result<()> {
             "{table}"
         );
     }
+    // Who takes the default sees it, and why it is not ready; an operator finds what was made for it by its name.
+    let table = kubectl.ok(&["get", "etcdproxies", "-o", "wide"])?;
+    let [header, row] =
+        table.lines().map(cells).collect::<Vec<_>>().try_into().map_err(|_| anyhow::anyhow!("{table}"))?;
+    assert_eq!(header.get(7..), Some(["REASON", "MODE", "UPSTREAM"].as_slice()), "{table}");
+    assert_eq!(row.get(7..), Some(["DeploymentUnavailable", "Deployment", "default"].as_slice()), "{table}");
+    let selector = "etcd.programming-kubernetes.info/namespace=state,etcd.programming-kubernetes.info/name=db";
+    let found = cluster()?.kubectl().ok(&[
+        "get",
+        "deployments",
+        "--namespace",
+        SYSTEM,
+        "-o",
+        "name",
+        "--selector",
+        selector,
+    ])?;
+    assert_eq!(found.trim(), format!("deployment.apps/{base}"));
     // Told once each, also after many looks.
     let expected: BTreeMap<_, _> = [
         ("PrefixClaimed".to_owned(), vec![format!("claimed prefix {prefix}")]),
         (
             "DeploymentUnavailable".to_owned(),
-            vec![
-                "none of 1 proxies is ready (1 exist): look at the Deployment's pods in the controller's namespace"
-                    .to_owned(),
-            ],
+            vec![format!(
+                "0 of 1 proxy is ready (1 started): the operator sees why at the pods of Deployment {SYSTEM}/{base}"
+            )],
         ),
     ]
     .into();
@@ -106,7 +123,10 @@ fn without_a_node_everything_is_there_but_ready() -> Result<()> {
     }
     assert_eq!(told.get("PrefixClaimed"), expected.get("PrefixClaimed"));
     let note = told.get("DeploymentUnavailable").and_then(|notes| notes.first()).context("no note")?;
-    ensure!(note.starts_with("none of 1 proxies is ready"), "{note}");
+    ensure!(
+        note.starts_with("0 of 1 proxy is ready") && note.ends_with(&format!("Deployment {SYSTEM}/{base}")),
+        "{note}"
+    );
     Ok(())
 }
 

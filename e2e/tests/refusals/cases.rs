@@ -99,7 +99,7 @@ fn a_prefix_that_is_somebody_elses() -> Result<()> {
             (wish("/"), &["spec.prefix: Invalid value"]),
             (wish("/wish/mine"), &["spec.prefix: Invalid value"]),
             (wish("/wish//mine/"), &["spec.prefix: Invalid value"]),
-            (wish("wish/mine/"), &["spec.prefix: Invalid value"]),
+            (wish("wish/mine/"), &["spec.prefix: Invalid value: \"wish/mine/\": must begin and end with /"]),
             (wish("/wish/mi ne/"), &["spec.prefix: Invalid value"]),
         ],
     )?;
@@ -171,7 +171,9 @@ fn more_than_the_operator_permits() -> Result<()> {
                 &["spec.limits.leases: Invalid value: 10001: EtcdUpstream default allows at most 10000"],
             ),
             (limit("storage", json!("0")), &["spec.limits.storage", "must be greater than 0"]),
-            (limit("storage", json!("-1")), &["spec.limits.storage"]),
+            (limit("storage", json!("-1")), &["spec.limits.storage", "must be a number of bytes, such as 512Mi"]),
+            (limit("storage", json!("much")), &["spec.limits.storage", "must be a number of bytes, such as 512Mi"]),
+            (limit("storage", json!(1024)), &["spec.limits.storage", "must be a number of bytes, such as 512Mi"]),
             (limit("keys", json!(0)), &["spec.limits.keys: Invalid value: 0"]),
             (json!({"replicas": 4}), &["spec.replicas: Invalid value: 4: EtcdUpstream default allows at most 3"]),
             (json!({"replicas": 0}), &["spec.replicas: Invalid value: 0"]),
@@ -345,7 +347,13 @@ fn certificates_that_outlive_their_ca_or_nobody() -> Result<()> {
             (json!({"tls": {"caValidity": "24h"}}), &["spec.tls.validity: Invalid value", "may not exceed caValidity"]),
             (tls("59s", "1h"), &["spec.tls.validity: Invalid value", "must be between 60s and 87600h"]),
             (tls("60s", "4m59s"), &["spec.tls.caValidity: Invalid value", "must be between 5m and 262800h"]),
-            (tls("90 days", "1h"), &["spec.tls.validity: Invalid value: \"90 days\""]),
+            (
+                tls("20d", "1h"),
+                &[
+                    "spec.tls.validity: Invalid value: \"20d\": must be made of hours, minutes and seconds, such as 2160h",
+                ],
+            ),
+            (tls("1h", "400 days"), &["spec.tls.caValidity: Invalid value: \"400 days\": must be made of hours"]),
             (json!({"tls": {"caRotation": -1}}), &["spec.tls.caRotation: Invalid value: -1"]),
         ],
     )?;
