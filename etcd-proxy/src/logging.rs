@@ -1,6 +1,10 @@
 //! What is logged, where to and in which form.
 
-use std::{error::Error, fmt, io};
+use std::{
+    error::Error,
+    fmt,
+    io::{self, IsTerminal as _},
+};
 
 use serde::Serialize;
 use tracing::{
@@ -40,7 +44,7 @@ pub fn init(args: &LogArgs) {
         .with_default(level.min(LevelFilter::INFO))
         .with_target("etcd_proxy", level)
         .with_target(ACCESS, level.max(LevelFilter::INFO));
-    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr);
     let layer = match args.log_format {
         LogFormat::Json => layer.event_format(JsonLines).boxed(),
         LogFormat::Console => layer.boxed(),

@@ -12,6 +12,7 @@ use xtask::commands::{bench, demo, down, node, test, tidy, tools};
 #[command(
     name = "cargo xtask",
     bin_name = "cargo xtask",
+    version,
     about = "The developer's commands: real components, a demo, the tests"
 )]
 struct Arguments {

@@ -21,13 +21,16 @@ use crate::{
     },
 };
 
+/// Where a server listens unless it is told otherwise.
+const EVERY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// The port and its certificates.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Secure serving")]
 pub struct SecureServingOptions {
-    /// The address to listen on.
-    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
-    pub bind_address: IpAddr,
+    /// The address to listen on: 0.0.0.0, or with --standalone 127.0.0.1.
+    #[arg(long, value_name = "IP")]
+    pub bind_address: Option<IpAddr>,
 
     /// The port on which to serve HTTPS: 443, or with --standalone any that is free. With 0 the system chooses one, which the
     /// log tells.
@@ -92,7 +95,7 @@ impl SecureServingOptions {
     }
 
     pub(super) async fn serving_with(&self, files: KeyPairFiles, trust: Arc<Trust>) -> Result<Serving, OptionsError> {
-        let address = SocketAddr::new(self.bind_address, self.secure_port.unwrap_or(443));
+        let address = SocketAddr::new(self.bind_address.unwrap_or(EVERY_ADDRESS), self.secure_port.unwrap_or(443));
         let listener = TcpListener::bind(address).await.map_err(|error| OptionsError::Listen { address, error })?;
         let settings = self.settings().map_err(|error| OptionsError::Invalid(vec![error]))?;
         let tls = Arc::new(ServingTls::new(files, settings, trust)?);
@@ -102,9 +105,7 @@ impl SecureServingOptions {
 
     fn generated_files(&self) -> Result<KeyPairFiles, OptionsError> {
         let mut ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        if !self.bind_address.is_unspecified() && !ips.contains(&self.bind_address) {
-            ips.push(self.bind_address);
-        }
+        ips.extend(self.bind_address.filter(|address| !address.is_unspecified() && *address != Ipv4Addr::LOCALHOST));
         Ok(KeyPairFiles::generated(&self.cert_dir, "apiserver", &["localhost".to_owned()], &ips)?)
     }
 

@@ -47,8 +47,9 @@ impl StandaloneOptions {
         if options.etcd.storage_backend != Backend::Memory {
             errors.push("--standalone needs --storage-backend=memory".to_owned());
         }
-        let address = options.secure_serving.bind_address;
-        if !address.is_unspecified() && !address.is_loopback() {
+        if let Some(address) = options.secure_serving.bind_address
+            && !address.is_loopback()
+        {
             errors
                 .push(format!("--standalone listens on loopback addresses only, and --bind-address={address} is none"));
         }
@@ -75,11 +76,9 @@ pub(super) async fn config(
 ) -> Result<RecommendedConfig, OptionsError> {
     let ca = EphemeralCa::new("standalone-ca")?;
     let mut serving_options = options.secure_serving.clone();
-    if serving_options.bind_address.is_unspecified() {
-        serving_options.bind_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    }
+    let bind_address = *serving_options.bind_address.get_or_insert(IpAddr::V4(Ipv4Addr::LOCALHOST));
     serving_options.secure_port.get_or_insert(0);
-    let ips = [IpAddr::V4(Ipv4Addr::LOCALHOST), serving_options.bind_address];
+    let ips = [IpAddr::V4(Ipv4Addr::LOCALHOST), bind_address];
     let files = write_pair(&options.standalone.standalone_kubeconfig, &ca.serving(&["localhost".to_owned()], &ips)?)?;
 
     let trust = Arc::new(Trust::default());

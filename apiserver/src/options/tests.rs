@@ -105,6 +105,13 @@ fn standing_alone_has_its_conditions() {
         text.contains("--bind-address=192.0.2.1 is none") && text.contains("--kubeconfig has no meaning"),
         "{text}"
     );
+    // Whoever asks for every address gets no other silently.
+    let text = mistakes(&["--standalone", "--storage-backend=memory", "--bind-address=0.0.0.0"]);
+    assert!(text.contains("--bind-address=0.0.0.0 is none"), "{text}");
+    for address in ["127.0.0.1", "::1"] {
+        parse(&["--standalone", "--storage-backend=memory", &format!("--bind-address={address}")]).validate().unwrap();
+    }
+    parse(&["--standalone", "--storage-backend=memory"]).validate().unwrap();
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub struct Command {
     /// Measure only these
     #[arg(long, value_name = "PARTS", value_delimiter = ',', value_parser = PARTS)]
     only: Vec<String>,
-    /// Write documents and plots into this folder
+    /// Write documents and plots into this folder; by default docs/performance, and with --quick nowhere
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Take a tool from this path, as NAME=PATH

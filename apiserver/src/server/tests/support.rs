@@ -170,7 +170,7 @@ impl Running {
         std::fs::write(&certificate, pair.certificate).unwrap();
         std::fs::write(&key, pair.key).unwrap();
         let options = SecureServingOptions {
-            bind_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            bind_address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             secure_port: Some(0),
             cert_dir: directory.path().to_owned(),
             tls_cert_file: Some(certificate),
