@@ -12,7 +12,10 @@ mod tenant;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{ByteString, NamespaceResourceScope, Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    ByteString, NamespaceResourceScope, Resource, api::core::v1::ObjectReference,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::core::ApiResource;
 use serde::Serialize;
 use serde_json::Value;
@@ -122,6 +125,19 @@ impl Desired {
         };
         // Objects of Kubernetes have nothing that JSON cannot express.
         Self { id, body: serde_json::to_value(object).unwrap_or_default() }
+    }
+}
+
+impl ObjectId {
+    /// As events name objects.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(self.kind.api_resource().api_version),
+            kind: Some(self.kind.name().to_owned()),
+            namespace: Some(self.namespace.clone()),
+            name: Some(self.name.clone()),
+            ..Default::default()
+        }
     }
 }
 

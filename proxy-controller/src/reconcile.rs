@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    apply::{Applier, ApplyError},
+    apply::{Applier, ApplyError, namespace_missing},
     connection::Connector,
     stores::{Change, Changes, Stores, Watching},
     usage::Usages,
@@ -309,12 +309,17 @@ impl Context {
 
     /// Tells events. One that cannot be told is not worth a pass.
     async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, notices: Vec<Notice>) {
-        for Notice { severity, reason, action, note } in notices {
+        for Notice { severity, reason, action, related, note } in notices {
             // The API admits 1 kB.
             let note = note.chars().take(900).collect();
-            let event = Event { type_: severity, reason, note: Some(note), action: action.to_owned(), secondary: None };
-            if let Err(error) = self.recorder.publish(&event, &object.object_ref(&())).await {
-                tracing::warn!(%error, event.reason, "an event could not be told");
+            let event =
+                Event { type_: severity, reason, note: Some(note), action: action.to_owned(), secondary: related };
+            match self.recorder.publish(&event, &object.object_ref(&())).await {
+                Ok(()) => {}
+                Err(kube::Error::Api(status)) if namespace_missing(&status) => {
+                    tracing::debug!(event.reason, "no event is told in a namespace that goes");
+                }
+                Err(error) => tracing::warn!(%error, event.reason, "an event could not be told"),
             }
         }
     }
@@ -327,7 +332,8 @@ pub fn upstream_of(proxy: &EtcdProxy) -> &str {
 
 /// Logs what conditions of an object now say that they did not say before.
 fn log_changes(kind: &str, name: &str, old: &[Condition], new: &[Condition]) {
-    for Condition { type_, status, reason, message, .. } in status::changed(old, new) {
+    let judged = status::changed(old, new).filter(|condition| condition.reason != "NotLookedAt");
+    for Condition { type_, status, reason, message, .. } in judged {
         tracing::info!(kind, name, condition = type_, status, reason, "{message}");
     }
 }

@@ -347,7 +347,8 @@ fn is_immutable(status: &Status) -> bool {
     status.code == 422 && !causes.is_empty() && causes.iter().all(|cause| cause.message.contains("immutable"))
 }
 
-fn namespace_missing(status: &Status) -> bool {
+/// Whether nothing can be made in a namespace: it is not there, or going.
+pub(super) fn namespace_missing(status: &Status) -> bool {
     (status.code == 404 && status.message.contains("namespaces"))
         || status
             .details

@@ -71,7 +71,11 @@ impl Context {
             let observed = self.look(names, &kept.authority, &plan.bundle, identity, now).await?;
             plan = pki::plan(authority, &stored, &wanted, observed, now)?;
         }
-        if plan.authority_changed || kept.as_ref().is_some_and(|kept| !kept.labelled) {
+        let (new, stripped) = (kept.is_none(), kept.as_ref().is_some_and(|kept| !kept.labelled));
+        if plan.authority_changed || stripped {
+            // What somebody does to it is no event: what a rotation does is one, and a new CA shows in the certificates.
+            let (id, reason) = (authority_id(names), &plan.reason);
+            tracing::info!(%id, owner = names.owner(), new, stripped, reason, "the CA's Secret is written");
             self.keep(names, &plan.authority, kept.map(|kept| kept.resource_version)).await?;
         }
         Ok((plan, foreign.into_values().collect()))

@@ -557,17 +557,17 @@ pub(super) fn seen_by_tenant(upstream: &EtcdUpstream, reason: &'static str) -> P
 /// What is told of an object that somebody had changed or deleted.
 fn repaired(effort: Effort, id: &ObjectId, names: &Names) -> Option<Notice> {
     let owner = names.owner();
-    let note = match effort {
+    let (action, note) = match effort {
         Effort::Unchanged => return None,
         Effort::Written => {
             tracing::debug!(%id, owner, "written");
             return None;
         }
-        Effort::Restored => format!("{id} was changed by somebody else and is again as it is to be"),
-        Effort::Remade => format!("{id} was deleted by somebody else and is made again"),
+        Effort::Restored => ("Restore", format!("{id} was changed by somebody else and is again as it is to be")),
+        Effort::Remade => ("Remake", format!("{id} was deleted by somebody else and is made again")),
     };
     tracing::warn!(%id, owner, ?effort, "{note}");
-    Some(Notice::warning("Repaired", "Repair", note))
+    Some(Notice { related: Some(id.reference()), ..Notice::warning("Repaired", action, note) })
 }
 
 fn problem_of(refusal: &Refusal) -> Problem {

@@ -1,19 +1,23 @@
 //! What an operator is told when a status changes. Only changes are told: the same again is in the conditions.
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 
 use super::{CERTIFICATES_VALID, Condition, DEGRADED, QUOTA_EXCEEDED, READY, UPSTREAM_REACHABLE};
 use crate::api::{EtcdProxyStatus, RotationPhase};
 
 /// An event that is due.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
     /// Normal, or worth a look.
     pub severity: EventType,
     /// The event's reason.
     pub reason: String,
-    /// What was being done.
+    /// What was being done. What differs in its note alone counts as the same again (the key of a series,
+    /// `staging/src/k8s.io/client-go/tools/events/event_recorder.go`): news have an action of their own.
     pub action: &'static str,
+    /// The object that it was done to, where that is another than the one that the event is about.
+    pub related: Option<ObjectReference>,
     /// For people.
     pub note: String,
 }
@@ -55,7 +59,7 @@ pub fn notices(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Vec<Notice> {
             continue;
         }
         let severity = if is_good { EventType::Normal } else { EventType::Warning };
-        notices.push(Notice { severity, reason: after.reason.clone(), action, note: after.message.clone() });
+        notices.push(Notice { severity, ..Notice::normal(&after.reason, action, after.message.clone()) });
     }
     notices
 }
@@ -70,15 +74,18 @@ pub fn milestones(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Vec<Notice> {
 fn certificates(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Option<Notice> {
     let (old, new) = (old.certificates.as_ref()?, new.certificates.as_ref()?);
     if old.phase != new.phase {
-        let note = match new.phase {
-            RotationPhase::Distributing => "a new CA is in the bundle; certificates follow when every proxy uses it",
-            RotationPhase::Replacing => "certificates come from the new CA",
-            RotationPhase::Retiring => {
-                "every proxy shows a certificate of the new CA; the old one stays until its last certificate has expired"
+        let (action, note) = match new.phase {
+            RotationPhase::Distributing => {
+                ("Distribute", "a new CA is in the bundle; certificates follow when every proxy uses it")
             }
-            RotationPhase::Stable => "the old CA is out of the bundle",
+            RotationPhase::Replacing => ("Replace", "certificates come from the new CA"),
+            RotationPhase::Retiring => (
+                "Retire",
+                "every proxy shows a certificate of the new CA; the old one stays until its last certificate has expired",
+            ),
+            RotationPhase::Stable => ("Settle", "the old CA is out of the bundle"),
         };
-        return Some(Notice::normal("CARotation", "Rotate", note));
+        return Some(Notice::normal("CARotation", action, note));
     }
     (old.not_after != new.not_after && old.not_after.0 < new.not_after.0).then(|| {
         Notice::normal(
@@ -92,7 +99,7 @@ fn certificates(old: &EtcdProxyStatus, new: &EtcdProxyStatus) -> Option<Notice> 
 impl Notice {
     /// Of something that is in order.
     pub fn normal(reason: &str, action: &'static str, note: impl Into<String>) -> Self {
-        Self { severity: EventType::Normal, reason: reason.to_owned(), action, note: note.into() }
+        Self { severity: EventType::Normal, reason: reason.to_owned(), action, related: None, note: note.into() }
     }
 
     /// Of something that is worth a look.
