@@ -246,6 +246,7 @@ impl Cluster {
         };
         let ground =
             Ground { site: &site, tools: &tools, etcd: &etcd, apiserver: &kube_apiserver, node: node.as_ref() };
+        // The name is where a tenant's data lies that no EtcdProxy object gives a prefix to.
         let start = |options: Option<TenantOptions>, name: &str, api: Api| {
             options.map(|options| Tenant::start(&ground, &options, name, api)).transpose()
         };
@@ -347,7 +348,8 @@ impl Tenant {
             }
             Store::Managed(program) => {
                 let node = node.context("a managed proxy needs the proxy-controller")?;
-                let step = Progress::start(format!("EtcdProxy for {}", api.server));
+                let (namespace, name) = (api.namespace, api.etcd_proxy.name);
+                let step = Progress::start(format!("EtcdProxy {namespace}/{name} for {}", api.server));
                 api.apply_etcd_proxy(apiserver.admin())?;
                 let managed = managed.insert(ManagedProxy::start(node, program, api.namespace, api.etcd_proxy.name)?);
                 step.done();
@@ -358,7 +360,7 @@ impl Tenant {
                 prefix: Some(format!("/{name}/registry/{}", api.group)),
             },
         };
-        let step = Progress::start(format!("{} for {name}, aggregated", api.server));
+        let step = Progress::start(format!("{} in namespace {}, aggregated", api.server, api.namespace));
         let server = AggregatedServer::start(site, tools, &options.server, apiserver, &storage, api)?;
         step.done();
         Ok(Self { server, proxy, managed })

@@ -98,7 +98,8 @@ fn proxies(cluster: &Cluster, kubectl: &Kubectl) -> Result<()> {
     check(kubectl, "get deployments,services,endpointslices --namespace=etcd-proxy-system", "", &[base])?;
     println!(
         "\n  No node is here to run pods. The processes of the demo stand in for them, with the arguments of these\n  \
-         Deployments and the Secrets delivered as files; READY stays False, as Kubernetes counts pods."
+         Deployments and the Secrets delivered as files; READY stays False, as Kubernetes counts pods. Only these\n  \
+         two run: an EtcdProxy that you add gets its objects, and no process behind them."
     );
     Ok(())
 }
