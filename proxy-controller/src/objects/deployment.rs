@@ -6,9 +6,10 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
         core::v1::{
-            Capabilities, Container, ContainerPort, EnvVar, HTTPGetAction, KeyToPath, PodSecurityContext, PodSpec,
-            PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext,
-            ServiceAccount, Toleration, TopologySpreadConstraint, Volume, VolumeMount,
+            Capabilities, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, HTTPGetAction, KeyToPath,
+            PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile,
+            SecretVolumeSource, SecurityContext, ServiceAccount, Toleration, TopologySpreadConstraint, Volume,
+            VolumeMount,
         },
     },
     apimachinery::pkg::{
@@ -41,6 +42,8 @@ impl Paths {
     pub const SERVING: &str = "/etc/etcd-proxy/serving";
     /// The bundle that verifies the upstream, as `ca.crt`.
     pub const UPSTREAM_CA: &str = "/etc/etcd-proxy/upstream-ca";
+    /// The one place where it may write: the default for temporary files.
+    pub const SCRATCH: &str = "/tmp";
     /// The client certificate for the upstream.
     pub const UPSTREAM_CLIENT: &str = "/etc/etcd-proxy/upstream-client";
 }
@@ -105,8 +108,8 @@ pub(super) fn upstream_flags(upstream: &EtcdUpstreamSpec, ca: &str, prefix: &str
 
 /// The Deployment.
 pub fn deployment(names: &Names, settings: &Settings, upstream: &EtcdUpstreamSpec, arguments: Vec<String>) -> Desired {
-    let mut volumes = vec![secret_volume("serving", &names.serving(), None)];
-    let mut mounts = vec![mount("serving", Paths::SERVING)];
+    let mut volumes = vec![secret_volume("serving", &names.serving(), None), scratch_volume()];
+    let mut mounts = vec![mount("serving", Paths::SERVING), scratch()];
     if let Some(UpstreamTls { ca_secret_ref: ca, client_secret_ref: client }) = &upstream.tls {
         let items = vec![KeyToPath { key: ca.key.clone(), path: "ca.crt".to_owned(), ..Default::default() }];
         volumes.push(secret_volume("upstream-ca", &ca.name, Some(items)));
@@ -239,6 +242,16 @@ fn secret_volume(name: &str, secret: &str, items: Option<Vec<KeyToPath>>) -> Vol
         }),
         ..Default::default()
     }
+}
+
+/// Room for the temporary files of snapshots, two of the tenant's size at most. A limit of its own would have the pod evicted
+/// where a full disk refuses a snapshot.
+fn scratch_volume() -> Volume {
+    Volume { name: "scratch".to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Default::default() }
+}
+
+fn scratch() -> VolumeMount {
+    VolumeMount { name: "scratch".to_owned(), mount_path: Paths::SCRATCH.to_owned(), ..Default::default() }
 }
 
 fn mount(name: &str, path: &str) -> VolumeMount {

@@ -91,8 +91,13 @@ fn pods_may_do_nothing_that_they_need_not() {
     assert_eq!(security.read_only_root_filesystem, Some(true));
     assert_eq!(security.allow_privilege_escalation, Some(false));
     assert_eq!(security.capabilities.as_ref().unwrap().drop.as_deref(), Some(&["ALL".to_owned()][..]));
-    let secrets: Vec<_> =
-        pod.volumes.unwrap().into_iter().map(|volume| volume.secret.unwrap().secret_name.unwrap()).collect();
+    let writable: Vec<_> =
+        container.volume_mounts.as_ref().unwrap().iter().filter(|mount| mount.read_only != Some(true)).collect();
+    assert_eq!(writable.iter().map(|mount| &*mount.mount_path).collect::<Vec<_>>(), [Paths::SCRATCH]);
+    let (secrets, others): (Vec<_>, Vec<_>) =
+        pod.volumes.unwrap().into_iter().partition(|volume| volume.secret.is_some());
+    assert!(others.iter().all(|volume| volume.name == "scratch" && volume.empty_dir.is_some()) && others.len() == 1);
+    let secrets: Vec<_> = secrets.into_iter().map(|volume| volume.secret.unwrap().secret_name.unwrap()).collect();
     assert_eq!(secrets, [names().serving(), "etcd-ca".to_owned(), "etcd-client".to_owned()], "and never the CA's key");
 }
 
