@@ -392,6 +392,24 @@ async fn a_snapshot_takes_little_memory() {
     assert!(peak.max(most) < before + 48 * MIB as u64, "grew from {before} to {peak}");
 }
 
+/// Without room for its temporary file a snapshot is refused, and the operator told; a small one needs none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_without_room_is_refused() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::spawn_with_environment("/a/", &etcd.url, &[("TMPDIR", "/nowhere")]);
+    proxy.ready().await;
+    let mut client = MaintenanceClient::new(proxy.channel());
+    put_all(proxy.channel(), [("small".to_owned(), Bytes::from("v"))]).await;
+    let mut messages = client.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    while messages.message().await.unwrap().is_some() {}
+    put_all(proxy.channel(), (0..20).map(|number| (format!("k{number}"), vec![0; MIB / 2].into()))).await;
+    let refused = client.snapshot(SnapshotRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+    assert!(!refused.message().contains("/nowhere"), "{refused:?}");
+    let log = proxy.program.log();
+    assert!(log.contains("TMPDIR") && log.contains("/nowhere"), "{log}");
+}
+
 /// The most memory that was in use at any time.
 fn peak(program: &Program) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", program.child.id())).unwrap();
