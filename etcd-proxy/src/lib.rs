@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod cli;
 pub mod config;
+mod cork;
 pub mod drain;
 pub mod error;
 pub mod gate;

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     ConnectionMetrics, Handler, HyperService, Peer, client_stream::ClientStream, listener::Stream, metrics::Refused,
 };
-use crate::drain::Shutdown;
+use crate::{cork::Corked, drain::Shutdown};
 
 /// What a connection is served with.
 pub(super) struct Connection {
@@ -53,7 +53,8 @@ impl Connection {
     async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
         let peer = self.peer;
         let (stream, arrived, back) = ClientStream::new(stream);
-        let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(stream), HyperService { handler, peer }));
+        let service = HyperService { handler, peer };
+        let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(Corked::new(stream)), service));
         let mut patience = pin!(sleep(self.handshake_timeout));
         let mut patient = true;
         let mut closing = pin!(self.shutdown.closing().cancelled());

@@ -16,6 +16,7 @@ use super::{
     Address, Credentials, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff,
     greeting::Greeting,
 };
+use crate::cork::Corked;
 
 /// The kind of traffic a connection is for; it decides the HTTP/2 windows.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +199,7 @@ impl Dialer {
             // (grpc-go's enforcement policy with `PermitWithoutStream` off), so they are off by default. A request on a connection that died
             // meanwhile is what finds that out.
             .keep_alive_while_idle(self.config.keepalive_while_idle)
-            .handshake(TokioIo::new(stream))
+            .handshake(TokioIo::new(Corked::new(stream)))
             .await
             .map_err(DialError::Http)?;
         // Within the dial timeout, as all of this.
