@@ -34,6 +34,10 @@ pub struct Metrics {
     pub keep_alive_streams: Gauge,
     /// The lowest revision that the tenant may read; -1 while it never compacted.
     pub watermark: Gauge,
+    /// Bytes of requests as they were rewritten for the upstream.
+    pub rewritten_requests: Counter,
+    /// Bytes of responses as they were rewritten for the tenant.
+    pub rewritten_responses: Counter,
 }
 
 /// Whether a method's messages are single or streams, in the words of `grpc_type`.
@@ -55,6 +59,11 @@ struct MethodLabels {
     grpc_type: GrpcType,
     grpc_service: &'static str,
     grpc_method: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -116,6 +125,7 @@ pub fn code_name(code: Code) -> &'static str {
 impl Metrics {
     /// Registers everything with `registry`.
     pub fn new(registry: &mut Registry) -> Self {
+        let rewritten = Family::<DirectionLabels, Counter>::default();
         let metrics = Self {
             started: Family::default(),
             handled: Family::default(),
@@ -128,6 +138,8 @@ impl Metrics {
             answers_waiting: Gauge::default(),
             keep_alive_streams: Gauge::default(),
             watermark: Gauge::default(),
+            rewritten_requests: rewritten.get_or_create_owned(&DirectionLabels { direction: "request" }),
+            rewritten_responses: rewritten.get_or_create_owned(&DirectionLabels { direction: "response" }),
         };
         metrics.watermark.set(-1);
         registry.register("grpc_server_started", "RPCs started on the server", metrics.started.clone());
@@ -151,6 +163,11 @@ impl Metrics {
             "watch_streams",
             "Open watch streams, those for waiting locks and elections among them",
             metrics.watch_streams.clone(),
+        );
+        proxy.register(
+            "rewritten_bytes",
+            "Bytes of messages as they went on after their keys and lease ids were mapped",
+            rewritten,
         );
         proxy.register("range_streams", "RangeStreams under way", metrics.range_streams.clone());
         proxy.register(
@@ -184,6 +201,11 @@ impl Metrics {
             handling: self.handling.get_or_create_owned(&labels),
         }))
     }
+}
+
+/// Counts bytes.
+pub(crate) fn add_bytes(counter: &Counter, bytes: usize) {
+    counter.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
 }
 
 // === impl MethodMetrics ===

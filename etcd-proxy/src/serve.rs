@@ -13,7 +13,7 @@ use crate::{
     limits::Limits,
     meta::MetaLayout,
     metrics::Metrics,
-    server::{BindError, ClientRoutes, ConnectionMetrics, Listener, MetricsRoutes, Server},
+    server::{BindError, ClientRoutes, ConnectionMetrics, Listener, MetricsRoutes, ProcessCollector, Server},
     service,
     service_manager::ServiceManager,
     startup::{StartupError, Verdict, check, check_until_answered},
@@ -68,6 +68,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let connections = TaskTracker::new();
     let background = TaskTracker::new();
     let mut registry = Registry::default();
+    registry.register_collector(Box::new(ProcessCollector::starting()));
     let metrics = Metrics::new(&mut registry);
     let proxy_registry = registry.sub_registry_with_prefix("etcd_proxy");
     let certificate_metrics = CertificateMetrics::default();

@@ -9,6 +9,7 @@ mod connection;
 mod listener;
 mod metrics;
 mod places;
+mod process;
 mod routes;
 
 use std::{convert::Infallible, error::Error, fmt, io, sync::Arc, time::Duration};
@@ -31,6 +32,7 @@ use self::{
 pub use self::{
     listener::{BindError, Listener, Peer},
     metrics::ConnectionMetrics,
+    process::ProcessCollector,
     routes::{ClientRoutes, MetricsRoutes},
 };
 use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTlsSource};

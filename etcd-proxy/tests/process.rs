@@ -32,6 +32,8 @@ mod help;
 mod http;
 #[path = "process/limits.rs"]
 mod limits;
+#[path = "process/metrics.rs"]
+mod metrics;
 #[path = "process/pki.rs"]
 mod pki;
 #[path = "process/probes.rs"]

@@ -39,6 +39,10 @@ pub(super) struct OpenConnection(Gauge);
 impl ConnectionMetrics {
     /// Registers everything with `registry`.
     pub fn register(&self, registry: &mut Registry) {
+        // An alert needs a series before the first of its kind.
+        for reason in [Refused::limit, Refused::client_limit, Refused::handshake, Refused::timeout] {
+            drop(self.refused.get_or_create(&RefusedLabels { reason }));
+        }
         registry.register("client_connections", "Open connections of clients", self.open.clone());
         registry.register("client_connections_refused", "Connections that came to nothing", self.refused.clone());
     }

@@ -33,7 +33,7 @@ use crate::{
         self, Abandon, Deadline, Patient, UpstreamHeaders,
         framing::{Frames, put_message},
     },
-    metrics::Call,
+    metrics::{Call, add_bytes},
     rewrite::{Interrupt, KeepAliveStream, Rewriter, View, WatchStream},
     tenant::Tenant,
     unknown::{self, SchemaError},
@@ -203,6 +203,7 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
                     Err(refused) => return Err(refused_range(channel, path, headers, tenant, refused).await),
                 };
             tenant.check_length(&frame)?;
+            add_bytes(&tenant.metrics().rewritten_requests, frame.len());
             let place = tenant.range_stream_place().await?;
             let open = Open { gauge: counted(&tenant.metrics().range_streams), _place: Some(place) };
             (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, Some(open))
@@ -292,9 +293,13 @@ impl RequestStream {
         let before = out.len();
         match self.rewriter.request(&View { never_granted, ..self.tenant.view() }, &message, out) {
             Ok(()) => {
-                if let Err(too_long) = self.tenant.check_length(out.get(before..).unwrap_or_default()) {
-                    out.truncate(before);
-                    self.refused = Some(too_long.into());
+                let frame = out.get(before..).unwrap_or_default();
+                match self.tenant.check_length(frame) {
+                    Ok(()) => add_bytes(&self.tenant.metrics().rewritten_requests, frame.len()),
+                    Err(too_long) => {
+                        out.truncate(before);
+                        self.refused = Some(too_long.into());
+                    }
                 }
             }
             Err(interrupt) => {
@@ -377,8 +382,9 @@ impl ResponseStream {
     }
 
     fn rewrite_one(&mut self, message: Bytes, out: &mut BytesMut) {
+        let before = out.len();
         match self.rewriter.response(&self.tenant.view(), &message, out) {
-            Ok(()) => {}
+            Ok(()) => add_bytes(&self.tenant.metrics().rewritten_responses, out.len().saturating_sub(before)),
             Err(Interrupt::LoginEnded) => {
                 self.upstream.iter().for_each(UpstreamBody::refused);
                 self.ending = Some(upstream::expired());

@@ -18,6 +18,7 @@ use crate::{
     error::EtcdError,
     grpc::{self, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
+    metrics::add_bytes,
     rewrite::{Interrupt, LongRange, Rewriter, View},
     tenant::Tenant,
     unknown,
@@ -81,9 +82,9 @@ async fn pass_on(
 ) -> Result<Body, Status> {
     let mut never_granted = false;
     let Received { message, share } = asked(tenant, rewriter, path, headers, message, &mut never_granted).await?;
-    let rewrite = |view: &View<'_>, out: &mut BytesMut| rewriter.response(view, &message, out);
     let Some(share) = share else {
-        return Ok(Body::new(UnaryBody::new(rewritten(tenant, &mut never_granted, rewrite).await?)));
+        let frame = answered(tenant, rewriter, &message, &mut never_granted).await?;
+        return Ok(Body::new(UnaryBody::new(frame)));
     };
     let long = loop {
         let view = View { never_granted, ..tenant.view() };
@@ -95,7 +96,7 @@ async fn pass_on(
     };
     let body = match long {
         Some(answer) => UnaryBody::long(LongAnswer { tenant: tenant.clone(), answer }, share),
-        None => UnaryBody::long(LongFrame(rewritten(tenant, &mut never_granted, rewrite).await?), share),
+        None => UnaryBody::long(LongFrame(answered(tenant, rewriter, &message, &mut never_granted).await?), share),
     };
     Ok(match tenant.config().stalled_reader_timeout {
         Some(patience) => Body::new(Patient::new(body, patience)),
@@ -114,7 +115,19 @@ pub(super) async fn forward(
     let mut never_granted = false;
     let Received { message, share: _share } =
         asked(tenant, rewriter, path, headers, message, &mut never_granted).await?;
-    rewritten(tenant, &mut never_granted, |view, out| rewriter.response(view, &message, out)).await
+    answered(tenant, rewriter, &message, &mut never_granted).await
+}
+
+/// The tenant's frame of the upstream's answer.
+async fn answered(
+    tenant: &Tenant,
+    rewriter: &dyn Rewriter,
+    message: &Bytes,
+    never_granted: &mut bool,
+) -> Result<BytesMut, Status> {
+    let frame = rewritten(tenant, never_granted, |view, out| rewriter.response(view, message, out)).await?;
+    add_bytes(&tenant.metrics().rewritten_responses, frame.len());
+    Ok(frame)
 }
 
 /// The upstream's answer to a call by way of its rewriter.
@@ -128,6 +141,7 @@ async fn asked(
 ) -> Result<Received, Status> {
     let request = rewritten(tenant, never_granted, |view, out| rewriter.request(view, message, out)).await?;
     tenant.check_length(&request)?;
+    add_bytes(&tenant.metrics().rewritten_requests, request.len());
     let place = match tenant.limits().storage() {
         Some(storage) => admit(tenant, storage, rewriter, message).await?,
         None => None,
@@ -218,6 +232,9 @@ impl Iterator for LongAnswer {
 
     fn next(&mut self) -> Option<Self::Item> {
         let piece = self.answer.next(&self.tenant.view());
+        if let Ok(Some(piece)) = &piece {
+            add_bytes(&self.tenant.metrics().rewritten_responses, piece.len());
+        }
         // It was gone through before: what could interrupt it did so then.
         piece.map_err(|_| Status::internal("etcd-proxy: the rest of the answer cannot be passed on")).transpose()
     }

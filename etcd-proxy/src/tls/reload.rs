@@ -105,6 +105,11 @@ pub async fn keep_fresh(
     if all.is_empty() {
         return;
     }
+    for certificates in all.iter().map(|one| one.name()) {
+        for result in [ReloadResult::changed, ReloadResult::failed] {
+            drop(metrics.reloads.get_or_create(&Reloads { certificates, result }));
+        }
+    }
     let mut failures = vec![0_u32; all.len()];
     loop {
         let mut pause = period;

@@ -63,6 +63,9 @@ impl Default for UpstreamMetrics {
 impl UpstreamMetrics {
     /// Registers everything with `registry`.
     pub fn register(&self, registry: &mut Registry) {
+        for result in [DialResult::ok, DialResult::failed] {
+            drop(self.logins.get_or_create(&LoginLabels { result }));
+        }
         registry.register("upstream_connections", "Open connections to the upstream", self.connections.clone());
         registry.register("upstream_dials", "Attempts to connect to the upstream", self.dials.clone());
         registry.register(
