@@ -22,8 +22,9 @@ async fn campaign(
     lease: i64,
     value: impl Into<Bytes>,
 ) -> Result<CampaignResponse, Status> {
-    let request = CampaignRequest { name: name.into(), lease, value: value.into() };
-    client.clone().election.campaign(request).await.map(tonic::Response::into_inner)
+    let mut client = client.clone();
+    let elected = client.election.campaign(CampaignRequest { name: name.into(), lease, value: value.into() });
+    timeout(PATIENCE, elected).await.expect("it waits in vain").map(tonic::Response::into_inner)
 }
 
 async fn proclaim(client: &Client, leader: Option<LeaderKey>, value: &'static str) -> Result<i64, Status> {

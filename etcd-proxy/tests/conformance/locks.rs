@@ -84,8 +84,9 @@ impl Drop for Library {
 }
 
 async fn lock(client: &Client, name: impl Into<Bytes>, lease: i64) -> Result<LockResponse, Status> {
-    let request = LockRequest { name: name.into(), lease };
-    client.clone().lock.lock(request).await.map(tonic::Response::into_inner)
+    let mut client = client.clone();
+    let locked = client.lock.lock(LockRequest { name: name.into(), lease });
+    timeout(PATIENCE, locked).await.expect("it waits in vain").map(tonic::Response::into_inner)
 }
 
 async fn unlock(client: &Client, key: impl Into<Bytes>) -> i64 {
@@ -223,6 +224,40 @@ async fn a_lock_goes_with_its_lease() {
         unlock(&side.client, "n/2").await;
         assert_eq!(refusal(ended(next).await), (Code::Unknown, "mutex: session is expired".into()));
     }
+}
+
+/// Several work on what bears no company, some lose their patience or their connection, and nobody is ever there with another.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_has_company() {
+    for mut side in sides().await {
+        side.client.put("count", "0").await;
+        let workers: Vec<_> = (0..5).map(|worker| tokio::spawn(work(side.url(), worker))).collect();
+        let mut done = 0;
+        for worker in workers {
+            done += ended(worker).await;
+        }
+        assert!(done >= 20, "most come to it: {done}");
+        assert_eq!(side.client.get("count").await.unwrap().value, done.to_string());
+    }
+}
+
+/// Counts up by reading and writing, twelve times if it gets there. Returns how often it did.
+async fn work(url: String, worker: u64) -> usize {
+    let mut client = Client::connect(url).await;
+    let mut done = 0;
+    for round in 0..12 {
+        let lease = client.grant(0, 600).await.unwrap();
+        let patience = if (worker + round) % 3 == 0 { Duration::from_millis(round) } else { PATIENCE };
+        if let Ok(locked) = timeout(patience, lock(&client, "n", lease)).await {
+            let count: usize = std::str::from_utf8(&client.get("count").await.unwrap().value).unwrap().parse().unwrap();
+            client.put("count", (count + 1).to_string()).await;
+            unlock(&client, locked.unwrap().key).await;
+            done += 1;
+        }
+        // What a lock that was given up too early for anybody to notice has left.
+        client.lease.lease_revoke(LeaseRevokeRequest { id: lease }).await.unwrap();
+    }
+    done
 }
 
 /// The same to the letter, and with the codes that etcd's lock service loses.
