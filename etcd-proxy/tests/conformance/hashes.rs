@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 
 use crate::{
     etcdctl::etcdctl,
-    support::{Client, Etcd, Proxy, binary, put_op, refusal},
+    support::{Client, Etcd, Proxy, at_least, binary, put_op, refusal},
 };
 
 async fn hash(client: &Client, revision: i64) -> Result<HashKvResponse, Status> {
@@ -100,7 +100,9 @@ async fn tenant_snapshot_and_restored_etcd_have_one_hash() {
     assert_eq!(hash(&a, revision).await.unwrap().hash, of_file);
     let restored = Etcd::restore("TEST_ETCD", &file, &[]).await;
     let hashed = hash(&restored.client().await, 0).await.unwrap();
-    assert_eq!((hashed.hash, hashed.hash_revision, hashed.compact_revision), (of_file, revision, revision));
+    assert_eq!((hashed.hash, hashed.compact_revision), (of_file, revision));
+    // etcd 3.5 does not say which revision that was.
+    assert_eq!(hashed.hash_revision, if at_least(6) { revision } else { 0 });
 }
 
 fn hash_of_file(file: &Path) -> (u32, i64) {

@@ -247,7 +247,7 @@ async fn work(url: String, worker: u64) -> usize {
     let mut done = 0;
     for round in 0..12 {
         let lease = client.grant(0, 600).await.unwrap();
-        let patience = if (worker + round) % 3 == 0 { Duration::from_millis(round) } else { PATIENCE };
+        let patience = if (worker + round).is_multiple_of(3) { Duration::from_millis(round) } else { PATIENCE };
         if let Ok(locked) = timeout(patience, lock(&client, "n", lease)).await {
             let count: usize = std::str::from_utf8(&client.get("count").await.unwrap().value).unwrap().parse().unwrap();
             client.put("count", (count + 1).to_string()).await;
