@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The last resort: nobody reads what cannot be written.
-            _ = writeln!(io::stderr(), "Error: {error:#}");
+            _ = writeln!(io::stderr(), "Error: {}", etcd_proxy::logging::reason(&*error));
             ExitCode::FAILURE
         }
     }
