@@ -34,6 +34,8 @@ pub struct Spec {
     pub args: Vec<OsString>,
     /// Variables added to the environment.
     pub env: Vec<(String, OsString)>,
+    /// The folder in which it runs; the site's for none.
+    pub dir: Option<PathBuf>,
 }
 
 /// A process of a [`Site`]. Dropping it kills it, unless it was [detached](Process::detach).
@@ -60,7 +62,7 @@ pub struct Outcome {
 impl Spec {
     /// A process without arguments yet.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
-        Self { name: name.into(), program: program.into(), args: Vec::new(), env: Vec::new() }
+        Self { name: name.into(), program: program.into(), args: Vec::new(), env: Vec::new(), dir: None }
     }
 
     /// Adds an argument.
@@ -76,6 +78,13 @@ impl Spec {
         let mut arg = OsString::from(format!("--{name}="));
         arg.push(value);
         self.arg(arg)
+    }
+
+    /// Has it run in this folder.
+    #[must_use]
+    pub fn in_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
     }
 
     /// Adds a variable to the environment.
@@ -129,7 +138,8 @@ impl Process {
         let mut command = Command::new(&self.spec.program);
         without_etcd_settings(&mut command);
         command.args(&self.spec.args).envs(self.spec.env.iter().map(|(name, value)| (name, value)));
-        command.env(MARK, self.site.dir()).current_dir(self.site.dir()).process_group(0);
+        command.env(MARK, self.site.dir()).process_group(0);
+        command.current_dir(self.spec.dir.as_deref().unwrap_or_else(|| self.site.dir()));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let started = command
             .spawn()
@@ -305,7 +315,7 @@ pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> Result<Outco
 }
 
 /// etcd, its tools and the proxy read `ETCD_…` and `ETCDCTL_…`; a developer's own must not steer them.
-fn without_etcd_settings(command: &mut Command) {
+pub(crate) fn without_etcd_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"ETCD") {
             command.env_remove(name);

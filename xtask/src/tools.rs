@@ -2,9 +2,11 @@
 
 mod build;
 mod catalog;
+mod foreign;
 mod lookup;
 
 pub use self::{
     catalog::{Source, Tool},
+    foreign::{ForeignTests, TestPackage, packages},
     lookup::{Found, Tools},
 };

@@ -1,8 +1,12 @@
 //! `cargo xtask test`: suites by name, with their real components, counted and timed.
 
+mod etcd_integration;
+mod foreign;
+mod harness;
 mod output;
 mod run;
 mod skips;
+mod storage_suite;
 mod suites;
 
 use std::time::{Duration, Instant};
@@ -28,6 +32,11 @@ pub struct Command {
     /// Take a tool from this path, as NAME=PATH
     #[arg(long = "tool", value_name = "NAME=PATH")]
     tools: Vec<String>,
+}
+
+/// How many tests of a suite run at a time, where each is a process of its own.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// What became of one suite.
@@ -68,11 +77,11 @@ pub fn run(command: &Command) -> Result<()> {
 }
 
 fn summarize(reports: &[Report], whole: bool) -> Result<()> {
-    println!("\n{:<12} {:>7} {:>7} {:>7}  TIME", "SUITE", "PASSED", "FAILED", "SKIPPED");
+    println!("\n{:<16} {:>7} {:>7} {:>7}  TIME", "SUITE", "PASSED", "FAILED", "SKIPPED");
     let mut total = Counts::default();
     for Report { suite, counts, time } in reports {
         println!(
-            "{:<12} {:>7} {:>7} {:>7}  {}",
+            "{:<16} {:>7} {:>7} {:>7}  {}",
             suite.name,
             counts.passed,
             counts.failed,

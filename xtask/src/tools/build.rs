@@ -12,8 +12,9 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Source, Tool,
+    ForeignTests, Source, Tool,
     catalog::{self},
+    foreign::TestPackage,
 };
 use crate::progress::Progress;
 
@@ -39,6 +40,12 @@ pub(super) fn cached(tool: Tool) -> Result<PathBuf> {
             hash.update(linker_flags(tool)?);
         }
         Source::GoProgram { folder } => hash_files(&mut hash, &catalog::folder(folder), &["mod", "sum", "go"])?,
+        Source::ForeignTests(tests) => {
+            hash_files(&mut hash, &catalog::folder(tests.folder), &["mod", "sum", "go"])?;
+            hash_files(&mut hash, &catalog::folder("harness"), &["go"])?;
+            // What is kept, left out and edited.
+            hash.update(format!("{tests:?}"));
+        }
         Source::Crate { name, .. } => hash.update(name),
     }
     let digest: String = hex::encode(hash.finalize()).chars().take(12).collect();
@@ -59,6 +66,7 @@ pub(super) fn build(tool: Tool) -> Result<PathBuf> {
     match tool.source() {
         Source::GoModule { folder, package, .. } => go_build(tool, &catalog::folder(folder), package, &unfinished)?,
         Source::GoProgram { folder } => go_build(tool, &catalog::folder(folder), ".", &unfinished)?,
+        Source::ForeignTests(tests) => build_tests(tool, tests, folder, &unfinished)?,
         Source::Crate { name, version } => cargo_install(tool, name, version, &unfinished)?,
     }
     // Only a whole binary ever bears the name.
@@ -93,13 +101,17 @@ fn lock() -> Result<File> {
     Ok(file)
 }
 
+/// Files with these endings, in the folder and those below it.
 fn hash_files(hash: &mut Sha256, folder: &Path, endings: &[&str]) -> Result<()> {
     let entries = std::fs::read_dir(folder)
         .with_context(|| format!("{} should hold the Go module of the tool", folder.display()))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
     files.sort();
     for file in files {
-        if file.extension().is_some_and(|ending| endings.iter().any(|wanted| *wanted == ending)) {
+        if file.is_dir() {
+            hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+            hash_files(hash, &file, endings)?;
+        } else if file.extension().is_some_and(|ending| endings.iter().any(|wanted| *wanted == ending)) {
             let content = std::fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
             hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
             hash.update(content.len().to_le_bytes());
@@ -124,18 +136,45 @@ fn linker_flags(tool: Tool) -> Result<String> {
 }
 
 fn go_build(tool: Tool, module: &Path, package: &str, output: &Path) -> Result<()> {
-    let go = go(tool)?;
-    let mut command = Command::new(go);
-    command
-        .current_dir(module)
-        .arg("build")
-        .args(GO_FLAGS)
-        .args(["-ldflags", &linker_flags(tool)?, "-o"])
-        .arg(output)
-        .arg(package);
+    let mut command = go_command(tool, module)?;
+    command.arg("build").args(GO_FLAGS).args(["-ldflags", &linker_flags(tool)?, "-o"]).arg(output).arg(package);
+    run(tool, &format!("building {tool} {}", tool.version()?), &mut command, "packages")
+}
+
+/// Puts a module's tests together and builds them. The list of them, which is the tool, is written to `list`.
+fn build_tests(tool: Tool, tests: &ForeignTests, folder: &Path, list: &Path) -> Result<()> {
+    let sources = folder.join("source");
+    if sources.exists() {
+        // What an earlier build left that did not come to its end.
+        std::fs::remove_dir_all(&sources).with_context(|| format!("removing {}", sources.display()))?;
+    }
+    let version = tool.version()?;
+    let step = Progress::start(format!("fetching {} {version}", tests.module));
+    let mut download = go_command(tool, &catalog::folder(tests.folder))?;
+    let output = download.args(["mod", "download", "-json", &format!("{}@{version}", tests.module)]).output()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    tests.lay_out(&told, &catalog::folder(""), &sources).with_context(|| {
+        format!("{download:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
+    })?;
+    step.done();
+    let mut packages = Vec::new();
+    for package in tests.packages() {
+        let binary = folder.join(format!("{}.test", package.replace('/', "-")));
+        let mut command = go_command(tool, &sources)?;
+        command.args(["test", "-c"]).args(GO_FLAGS).args(["-ldflags", &linker_flags(tool)?, "-o"]).arg(&binary);
+        command.arg(format!("./{package}"));
+        run(tool, &format!("building the tests of {}/{package}", tests.module), &mut command, "packages")?;
+        packages.push(TestPackage { name: (*package).to_owned(), binary, folder: sources.join(package) });
+    }
+    std::fs::write(list, serde_json::to_vec_pretty(&packages)?).with_context(|| format!("writing {}", list.display()))
+}
+
+fn go_command(tool: Tool, module: &Path) -> Result<Command> {
+    let mut command = Command::new(go(tool)?);
+    command.current_dir(module);
     // The developer's own settings (vendoring, workspaces, tags) are for their own modules.
     command.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local").env("GOFLAGS", "").env("GOWORK", "off");
-    run(tool, &format!("building {tool} {}", tool.version()?), &mut command, "packages")
+    Ok(command)
 }
 
 fn cargo_install(tool: Tool, name: &str, version: &str, output: &Path) -> Result<()> {

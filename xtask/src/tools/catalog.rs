@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use super::foreign::{self, ForeignTests};
+
 /// A program that tests and the demo run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each is the program of its name")]
@@ -22,6 +24,8 @@ pub enum Tool {
     OpenapiMeta,
     Informer,
     Writers,
+    EtcdIntegration,
+    StorageSuite,
     CargoDeny,
 }
 
@@ -42,6 +46,8 @@ pub enum Source {
         /// The folder below `tools/`, a module of its own.
         folder: &'static str,
     },
+    /// The tests of another project, as a list of programs.
+    ForeignTests(&'static ForeignTests),
     /// From the crate registry.
     Crate {
         /// The crate.
@@ -55,7 +61,7 @@ const KUBERNETES: &str = "k8s.io/kubernetes";
 
 impl Tool {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Etcd,
         Self::Etcdctl,
         Self::Etcdutl,
@@ -70,6 +76,8 @@ impl Tool {
         Self::OpenapiMeta,
         Self::Informer,
         Self::Writers,
+        Self::EtcdIntegration,
+        Self::StorageSuite,
         Self::CargoDeny,
     ];
 
@@ -90,6 +98,8 @@ impl Tool {
             Self::OpenapiMeta => "openapi-meta",
             Self::Informer => "informer",
             Self::Writers => "writers",
+            Self::EtcdIntegration => "etcd-integration",
+            Self::StorageSuite => "storage-suite",
             Self::CargoDeny => "cargo-deny",
         }
     }
@@ -119,6 +129,8 @@ impl Tool {
             Self::OpenapiMeta => Source::GoProgram { folder: "openapi-meta" },
             Self::Informer => Source::GoProgram { folder: "informer" },
             Self::Writers => Source::GoProgram { folder: "writers" },
+            Self::EtcdIntegration => Source::ForeignTests(&foreign::ETCD_INTEGRATION),
+            Self::StorageSuite => Source::ForeignTests(&foreign::STORAGE_SUITE),
             Self::CargoDeny => Source::Crate { name: "cargo-deny", version: "0.20.2" },
         }
     }
@@ -140,7 +152,9 @@ impl Tool {
             | Self::Descriptors
             | Self::OpenapiMeta
             | Self::Informer
-            | Self::Writers => None,
+            | Self::Writers
+            | Self::EtcdIntegration
+            | Self::StorageSuite => None,
         }
     }
 
@@ -158,6 +172,7 @@ impl Tool {
         match self.source() {
             Source::GoModule { folder, module, .. } => required(folder, module),
             Source::GoProgram { .. } => Ok("local".to_owned()),
+            Source::ForeignTests(tests) => required(tests.folder, tests.module),
             Source::Crate { version, .. } => Ok(version.to_owned()),
         }
     }

@@ -32,6 +32,13 @@ impl Runner {
         self.interrupted
     }
 
+    /// The signal that tells this program to end, if one came since the last look.
+    pub(super) fn told_to_end(&mut self) -> Option<i32> {
+        let signal = self.signals.pending().next();
+        self.interrupted |= signal.is_some();
+        signal
+    }
+
     /// Runs a command to its end and hands each line of its standard output to `on_line`, after printing it.
     ///
     /// # Errors
@@ -87,8 +94,7 @@ impl Runner {
                     }
                 }
             }
-            if let Some(signal) = self.signals.pending().next() {
-                self.interrupted = true;
+            if let Some(signal) = self.told_to_end() {
                 break format!("ended by signal {signal}");
             }
             if Instant::now() > deadline {

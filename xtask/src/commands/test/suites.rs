@@ -4,7 +4,7 @@ use std::{fmt::Write, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, bail};
 
-use super::{output::Counts, run::Runner};
+use super::{etcd_integration, output::Counts, run::Runner, storage_suite};
 use crate::{
     cargo::{self, Profile},
     commands::tidy,
@@ -35,6 +35,10 @@ enum Kind {
     Crates { without: &'static str, tools: &'static [Tool] },
     /// The proxy's tests against a real etcd, on another version of it.
     Version(Tool),
+    /// Kubernetes' tests of its storage layer.
+    Storage,
+    /// etcd's own integration tests.
+    EtcdIntegration,
     /// The tests of one crate, against the project's own programs as well.
     EndToEnd { package: &'static str, tools: &'static [Tool] },
 }
@@ -46,7 +50,7 @@ const fn minutes(count: u64) -> Duration {
 /// The project's own programs, which end-to-end tests start.
 const PROGRAMS: [&str; 4] = ["etcd-proxy", "pizza-apiserver", "proxy-controller", "bench"];
 
-const SUITES: [Suite; 5] = [
+const SUITES: [Suite; 7] = [
     Suite {
         name: "lint",
         what: "formatting, clippy, the project's own rules, licences",
@@ -108,14 +112,28 @@ const SUITES: [Suite; 5] = [
         limit: minutes(30),
         kind: Kind::Version(Tool::Etcd36),
     },
+    Suite {
+        name: "storage-suite",
+        what: "Kubernetes' tests of its storage layer through the proxy, on etcd 3.5, 3.6 and 3.7",
+        default: false,
+        limit: minutes(40),
+        kind: Kind::Storage,
+    },
+    Suite {
+        name: "etcd-integration",
+        what: "etcd's own integration tests through the proxy",
+        default: false,
+        limit: minutes(60),
+        kind: Kind::EtcdIntegration,
+    },
 ];
 
 /// The suites as a table.
 pub(super) fn table() -> String {
-    let mut table = format!("{:<8} {:<8} WHAT\n", "SUITE", "DEFAULT");
+    let mut table = format!("{:<16} {:<8} WHAT\n", "SUITE", "DEFAULT");
     for suite in &SUITES {
         // Writing to a string cannot fail.
-        let _ = writeln!(table, "{:<8} {:<8} {}", suite.name, if suite.default { "yes" } else { "no" }, suite.what);
+        let _ = writeln!(table, "{:<16} {:<8} {}", suite.name, if suite.default { "yes" } else { "no" }, suite.what);
     }
     table
 }
@@ -158,6 +176,14 @@ pub(super) fn run(
             variables.push((Tool::Etcd.variable(), tools.path(etcd)?));
             cargo_test(suite, runner, &["--package", "etcd-proxy", "--test", "conformance"], &variables, filter, counts)
         }
+        Kind::Storage => {
+            let proxy = etcd_proxy()?;
+            storage_suite::run(suite.name, tools, proxy, runner, filter, suite.limit, counts)
+        }
+        Kind::EtcdIntegration => {
+            let proxy = etcd_proxy()?;
+            etcd_integration::run(suite.name, tools, proxy, runner, filter, suite.limit, counts)
+        }
         Kind::EndToEnd { package, tools: wanted } => {
             let mut variables = variables(tools, wanted)?;
             for (program, path) in PROGRAMS.iter().zip(cargo::build(&PROGRAMS, Profile::Dev)?) {
@@ -168,6 +194,10 @@ pub(super) fn run(
             outcome
         }
     }
+}
+
+fn etcd_proxy() -> Result<PathBuf> {
+    cargo::build(&["etcd-proxy"], Profile::Dev)?.pop().context("cargo built nothing")
 }
 
 fn lint(suite: &Suite, tools: &Tools, runner: &mut Runner, counts: &mut Counts) -> Result<()> {
