@@ -131,7 +131,7 @@ pub(super) fn run(
         }
     }
     println!("{}", table(&rows, &direct_calls(&outcomes)));
-    site.remove()
+    if counts.failed == 0 { site.remove() } else { Ok(()) }
 }
 
 /// Judges a test by how it ended through the proxy, and whether it passes without.

@@ -79,5 +79,5 @@ pub(super) fn run(
         tests = Vec::from_iter::<BTreeSet<Test>>(asked);
     }
     println!("{table}");
-    site.remove()
+    if counts.failed == 0 { site.remove() } else { Ok(()) }
 }
