@@ -1,6 +1,7 @@
 //! `cargo xtask test`: suites by name, with their real components, counted and timed.
 
 mod etcd_integration;
+mod exclusions;
 mod foreign;
 mod harness;
 mod output;

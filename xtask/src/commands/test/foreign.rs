@@ -64,6 +64,8 @@ pub(super) struct Outcome {
     pub(super) account: Account,
     /// Whether it failed at first, among others, and is told of as it ended when it ran again by itself.
     pub(super) again: bool,
+    /// The parts of it that failed, all the way down: `TestA/b/c`, but then neither `TestA/b` nor `TestA`.
+    pub(super) failed: Vec<String>,
     /// What it wrote.
     log: PathBuf,
 }
@@ -218,7 +220,11 @@ fn run_one(ground: &Ground<'_>, packages: &[TestPackage], test: Test, stop: &Ato
         Some(status) if status.success() => verdict(&text, &test.name)?,
         _ => Verdict::Failed,
     };
-    Ok(Outcome { test, verdict, time, account, again: false, log })
+    let failed = match verdict {
+        Verdict::Failed => failed_parts(&text, &test.name),
+        Verdict::Passed | Verdict::Skipped => Vec::new(),
+    };
+    Ok(Outcome { test, verdict, time, account, again: false, failed, log })
 }
 
 /// What a test binary that ended well says of its one test.
@@ -230,6 +236,19 @@ fn verdict(text: &str, name: &str) -> Result<Verdict> {
         // A name that is no longer there would pass for ever.
         _ => bail!("{name} did not run, by what the program that holds it says"),
     }
+}
+
+/// What failed, all the way down; the test itself where it did not come so far as to tell.
+fn failed_parts(text: &str, name: &str) -> Vec<String> {
+    let told = text.lines().filter_map(|line| line.trim_start().strip_prefix("--- FAIL: "));
+    let all: Vec<&str> = told.filter_map(|rest| rest.split(' ').next()).collect();
+    let is_leaf =
+        |part: &&str| !all.iter().any(|other| other.strip_prefix(*part).is_some_and(|rest| rest.starts_with('/')));
+    let mut leaves: Vec<String> = all.iter().filter(|part| is_leaf(part)).map(|part| (*part).to_owned()).collect();
+    if leaves.is_empty() {
+        leaves.push(name.to_owned());
+    }
+    leaves
 }
 
 fn line(outcome: &Outcome, number: usize, total: usize) -> String {
@@ -253,7 +272,7 @@ impl Outcome {
     pub(super) fn complaint(&self) -> String {
         let mut text = String::new();
         if self.verdict == Verdict::Failed {
-            text.push_str("the test failed; ");
+            text.push_str(&format!("{} failed; ", self.failed.join(", ")));
         }
         if self.account.calls.contains(&0) {
             text.push_str("a proxy of it was never called; ");
@@ -274,7 +293,8 @@ impl Outcome {
     /// One that never ran.
     pub(super) fn of_test(verdict: Verdict, account: Account) -> Self {
         let test = Test { package: "package".to_owned(), name: "Test".to_owned() };
-        Self { test, verdict, time: Duration::ZERO, account, again: false, log: "/nowhere".into() }
+        let failed = if verdict == Verdict::Failed { vec!["Test".to_owned()] } else { Vec::new() };
+        Self { test, verdict, time: Duration::ZERO, account, again: false, failed, log: "/nowhere".into() }
     }
 }
 
@@ -293,6 +313,9 @@ mod tests {
         let text = "=== RUN   TestA\n    --- SKIP: TestA/inner (0.00s)\n--- PASS: TestA (0.10s)\nPASS\n";
         assert_eq!(verdict(text, "TestA").unwrap(), Verdict::Passed);
         assert_eq!(verdict("--- SKIP: TestB (0.00s)\nPASS\n", "TestB").unwrap(), Verdict::Skipped);
+        let text = "--- FAIL: TestA (1s)\n    --- FAIL: TestA/b (1s)\n        --- FAIL: TestA/b/c (1s)\n";
+        assert_eq!(failed_parts(text, "TestA"), ["TestA/b/c"]);
+        assert_eq!(failed_parts("panic: test timed out\n", "TestA"), ["TestA"]);
         assert!(verdict("testing: warning: no tests to run\nPASS\n", "TestC").is_err());
     }
 }

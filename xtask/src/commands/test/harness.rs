@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +39,8 @@ const QUESTION: Duration = Duration::from_secs(10);
 /// The programs that a harness starts.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
-    /// etcd-proxy.
-    pub(super) etcd_proxy: PathBuf,
+    /// etcd-proxy; without it, who asks for an etcd gets that itself.
+    pub(super) etcd_proxy: Option<PathBuf>,
     /// The etcd of those who ask for a whole one.
     pub(super) etcd: PathBuf,
     /// Flags of that etcd which depend on its version.
@@ -75,10 +75,10 @@ struct Desk {
     closed: AtomicBool,
 }
 
-/// A proxy, and the etcd behind it if it was asked for with one. Dropped in this order.
+/// A proxy with the address of its metrics, and an etcd with its data. Dropped in this order.
+#[derive(Default)]
 struct Running {
-    proxy: Process,
-    metrics: String,
+    proxy: Option<(Process, String)>,
     etcd: Option<(Process, PathBuf)>,
 }
 
@@ -214,7 +214,13 @@ impl Desk {
         match question {
             Question::Proxy(request) => self.proxy(&request, None),
             Question::Etcd(request) => {
-                let (etcd, data, endpoint) = self.etcd(&request)?;
+                let (etcd, data, address) = self.etcd(&request)?;
+                if self.programs.etcd_proxy.is_none() {
+                    let running = Running { proxy: None, etcd: Some((etcd, data)) };
+                    self.running.lock().insert(address.clone(), running);
+                    return Ok(address);
+                }
+                let endpoint = format!("http://{address}");
                 let request = ProxyRequest { endpoint, directory: self.site.dir().to_path_buf(), tls: None };
                 self.proxy(&request, Some((etcd, data)))
             }
@@ -231,10 +237,11 @@ impl Desk {
     }
 
     fn proxy(&self, request: &ProxyRequest, etcd: Option<(Process, PathBuf)>) -> Result<String> {
+        let program = self.programs.etcd_proxy.as_ref().context("this harness has no proxy to give")?;
         let address = format!("127.0.0.1:{}", free_port()?);
         let metrics = format!("http://127.0.0.1:{}", free_port()?);
         let scheme = if request.tls.is_some() { "https" } else { "http" };
-        let spec = Spec::new(self.process_name("proxy"), &self.programs.etcd_proxy)
+        let spec = Spec::new(self.process_name("proxy"), program)
             .in_dir(&request.directory)
             .arg("serve")
             .flag("endpoints", &request.endpoint)
@@ -257,15 +264,16 @@ impl Desk {
         proxy.wait_until("the proxy's /livez", READY, || http_get(&format!("{metrics}/livez")))?;
         // Not ready is no fault: what the test does to the member is the test's.
         let _ = proxy.wait_until("the proxy's /readyz", MEMBER, || http_get(&format!("{metrics}/readyz")));
-        self.running.lock().insert(address.clone(), Running { proxy, metrics, etcd });
+        self.running.lock().insert(address.clone(), Running { proxy: Some((proxy, metrics)), etcd });
         Ok(address)
     }
 
-    /// A new etcd without certificates, its data and its endpoint. It does not wait for the disk: nothing outlives it.
+    /// A new etcd without certificates, its data and its address. It does not wait for the disk: nothing outlives it.
     fn etcd(&self, request: &EtcdRequest) -> Result<(Process, PathBuf, String)> {
         let name = self.process_name("etcd");
         let data = self.site.data(&name)?;
-        let url = format!("http://127.0.0.1:{}", free_port()?);
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let url = format!("http://{address}");
         let peer = format!("http://127.0.0.1:{}", free_port()?);
         let mut spec = Spec::new(name, &self.programs.etcd)
             .flag("name", "etcd")
@@ -282,24 +290,18 @@ impl Desk {
         }
         let etcd = Process::spawn(&self.site, spec)?;
         etcd.wait_until("etcd's /health", READY, || http_get(&format!("{url}/health")))?;
-        Ok((etcd, data, url))
+        Ok((etcd, data, address))
     }
 
     /// Reads what a proxy served, ends it and what is behind it.
     fn end(&self, running: Running) {
-        let Running { proxy, metrics, etcd } = running;
-        let served = proxy
-            .ended()
-            .and_then(|ended| match ended {
-                Some(status) => Err(anyhow::anyhow!("it ended by itself: {status}")),
-                None => http_get(&format!("{metrics}/metrics")),
-            })
-            .with_context(|| proxy.name().to_owned());
-        match served {
-            Ok(text) => self.account.lock().calls.push(calls(&text)),
-            Err(error) => self.fault(&error),
+        let Running { proxy, etcd } = running;
+        if let Some((proxy, metrics)) = proxy {
+            match served(&proxy, &metrics).with_context(|| proxy.name().to_owned()) {
+                Ok(calls) => self.account.lock().calls.push(calls),
+                Err(error) => self.fault(&error),
+            }
         }
-        drop(proxy);
         if let Some((etcd, data)) = etcd {
             drop(etcd);
             if let Err(error) = std::fs::remove_dir_all(&data) {
@@ -315,6 +317,14 @@ impl Desk {
     fn fault(&self, error: &anyhow::Error) {
         self.account.lock().faults.push(format!("{error:#}"));
     }
+}
+
+/// How many calls a proxy was asked.
+fn served(proxy: &Process, metrics: &str) -> Result<u64> {
+    if let Some(status) = proxy.ended()? {
+        bail!("it ended by itself: {status}");
+    }
+    Ok(calls(&http_get(&format!("{metrics}/metrics"))?))
 }
 
 /// How many calls began, by a proxy's metrics.
@@ -350,7 +360,7 @@ mod tests {
     fn what_cannot_be_started_is_a_fault() {
         let site = Site::create(&std::env::temp_dir().join(format!("xtask-harness-{}", std::process::id()))).unwrap();
         let programs =
-            Programs { etcd_proxy: "/nowhere".into(), etcd: "/nowhere".into(), progress_notify_flag: "unused" };
+            Programs { etcd_proxy: Some("/nowhere".into()), etcd: "/nowhere".into(), progress_notify_flag: "unused" };
         let harness = Harness::open(&site, &programs, "test").unwrap();
         let mut stream = TcpStream::connect(harness.address()).unwrap();
         stream.write_all(b"{\"proxy\":{\"endpoint\":\"http://127.0.0.1:1\",\"directory\":\"/\"}}\n").unwrap();
