@@ -32,6 +32,9 @@ type ProxyRequest struct {
 	Endpoint  string `json:"endpoint"`
 	Directory string `json:"directory"`
 	TLS       *TLS   `json:"tls,omitempty"`
+	// The member's own limits; 0 for the usual ones.
+	MaxRequestBytes uint `json:"maxRequestBytes,omitempty"`
+	MaxTxnOps       uint `json:"maxTxnOps,omitempty"`
 }
 
 // EtcdRequest asks for an etcd without any history, and a proxy before it.

@@ -11,8 +11,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use proto::etcdserverpb::{
-    ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion,
+use proto::{
+    etcdserverpb::{ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
+    mvccpb::Event,
 };
 
 use super::{
@@ -162,6 +163,7 @@ impl Rewriter for WatchStream {
             return Err(Interrupt::LoginEnded);
         }
         for event in &mut response.events {
+            forget_compacted(event, view.watermark);
             event.kv.iter_mut().chain(&mut event.prev_kv).try_for_each(|kv| view.key_value(kv))?;
         }
         let acted = if response.created { self.answered() } else { None };
@@ -182,6 +184,16 @@ impl Rewriter for WatchStream {
             Some(Acted::Below(watermark)) if !response.canceled => encode(&compacted(response, watermark), out),
             _ => Ok(()),
         }
+    }
+}
+
+/// Takes from an event what the key held before, where that was compacted away: etcd reads it at the revision before the
+/// event's when it sends the event (`v3rpc/watch.go`), while the shared history still has it. A watermark that is not
+/// loaded yet concerns no event: a watch that begins in the past has loaded it, and another sees later revisions alone.
+fn forget_compacted(event: &mut Event, watermark: Option<i64>) {
+    let revision = event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
+    if watermark.is_some_and(|watermark| revision <= watermark) {
+        event.prev_kv = None;
     }
 }
 

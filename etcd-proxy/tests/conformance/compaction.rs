@@ -205,6 +205,31 @@ async fn watches_below_are_cancelled_as_etcds() {
     assert_eq!(transcripts[0], transcripts[1]);
 }
 
+/// What an event replaced is told only where the revision before it is not compacted away, as etcd has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_at_the_watermark_forget_what_was_before() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let mut transcripts = Vec::new();
+    for mut client in [etcd.client().await, proxy.client().await] {
+        let revisions = history(&mut client).await;
+        client.compact(revisions[5]).await.unwrap();
+        let create =
+            WatchCreateRequest { key: "k".into(), start_revision: revisions[5], prev_kv: true, ..Default::default() };
+        let mut watching = client.watch([create]).await;
+        assert!(watching.next().await.unwrap().created);
+        let mut told = Vec::new();
+        while told.len() < 5 {
+            let events = watching.next().await.unwrap().events;
+            told.extend(events.into_iter().map(|event| (event.kv.unwrap().value, event.prev_kv.map(|kv| kv.value))));
+        }
+        transcripts.push(told);
+    }
+    assert_eq!(transcripts[0][0].1, None);
+    assert_eq!(transcripts[0][1].1, Some("5".into()));
+    assert_eq!(transcripts[0], transcripts[1]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn other_replicas_follow() {
     let etcd = Etcd::start().await;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// How long one test may take on a machine that does much else; the longest of them takes a minute alone.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// How long after that Go's own limit may take to show where a test hangs.
 const GRACE: Duration = Duration::from_secs(15);

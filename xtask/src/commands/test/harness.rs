@@ -91,11 +91,14 @@ enum Question {
     Saw(String),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 struct ProxyRequest {
     endpoint: String,
     directory: PathBuf,
     tls: Option<TlsFiles>,
+    max_request_bytes: u32,
+    max_txn_ops: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -221,7 +224,8 @@ impl Desk {
                     return Ok(address);
                 }
                 let endpoint = format!("http://{address}");
-                let request = ProxyRequest { endpoint, directory: self.site.dir().to_path_buf(), tls: None };
+                let request =
+                    ProxyRequest { endpoint, directory: self.site.dir().to_path_buf(), ..ProxyRequest::default() };
                 self.proxy(&request, Some((etcd, data)))
             }
             Question::End(address) => {
@@ -248,6 +252,9 @@ impl Desk {
             .flag("prefix", "/suite/")
             .flag("listen-client-urls", format!("{scheme}://{address}"))
             .flag("listen-metrics-urls", &metrics);
+        let limits = [("max-request-bytes", request.max_request_bytes), ("max-txn-ops", request.max_txn_ops)];
+        let given = limits.into_iter().filter(|(_, limit)| *limit > 0);
+        let spec = given.fold(spec, |spec, (flag, limit)| spec.flag(flag, limit.to_string()));
         let spec = match &request.tls {
             None => spec,
             Some(tls) => spec

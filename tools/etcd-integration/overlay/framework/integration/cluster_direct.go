@@ -40,14 +40,13 @@ var (
 	administrators = map[*clientv3.Client]*clientv3.Client{}
 )
 
-// proxy is one before a member, which serves as the member does: with its certificates, or without.
+// proxy is one before a member, which serves as the member does: with its certificates and its limits.
 type proxy struct {
-	once      sync.Once
-	endpoint  string
-	directory string
-	tls       *harness.TLS
-	address   string
-	err       error
+	once    sync.Once
+	member  *Member
+	request harness.ProxyRequest
+	address string
+	err     error
 }
 
 // ToGRPC answers the services behind a client.
@@ -70,10 +69,10 @@ func ToGRPC(c *clientv3.Client) GRPCAPI {
 	}
 }
 
-// newMemberClient is newClientV3 for one member, whose certificates the proxy before it takes over.
+// newMemberClient is newClientV3 for one member, whose certificates and limits the proxy before it takes over.
 func newMemberClient(m *Member, cfg clientv3.Config) (*clientv3.Client, error) {
 	if !harness.Absent() {
-		if _, err := proxyFor(m.GRPCURL, m.ClientTLSInfo); err != nil {
+		if _, err := proxyFor(m.GRPCURL, m); err != nil {
 			return nil, err
 		}
 	}
@@ -136,37 +135,44 @@ func place(endpoint string) string {
 	return endpoint
 }
 
-// proxyFor answers the address of the proxy before a member. The first to ask is the member itself, when it starts,
-// which knows with which certificates.
-func proxyFor(endpoint string, tls *transport.TLSInfo) (string, error) {
+// proxyFor answers the address of the proxy before a member. The first to ask is the member itself, when it starts. A
+// member of another cluster at the same address, after the first has ended, gets a proxy of its own.
+func proxyFor(endpoint string, m *Member) (string, error) {
 	mu.Lock()
 	p, ok := proxies[place(endpoint)]
-	if !ok {
+	if !ok || (m != nil && p.member != m) {
 		directory, err := os.Getwd()
 		if err != nil {
 			mu.Unlock()
 			return "", err
 		}
-		p = &proxy{endpoint: endpoint, directory: directory}
-		if tls != nil {
-			p.tls = &harness.TLS{
-				Cert: tls.CertFile, Key: tls.KeyFile, TrustedCA: tls.TrustedCAFile,
-				ClientCert: tls.CertFile, ClientKey: tls.KeyFile,
-			}
-			if tls.ClientCertFile != "" {
-				p.tls.ClientCert, p.tls.ClientKey = tls.ClientCertFile, tls.ClientKeyFile
-			}
+		p = &proxy{member: m, request: harness.ProxyRequest{Endpoint: endpoint, Directory: directory}}
+		if m != nil {
+			p.request.MaxRequestBytes, p.request.MaxTxnOps = m.MaxRequestBytes, m.MaxTxnOps
+			p.request.TLS = files(m.ClientTLSInfo)
 		}
 		proxies[place(endpoint)] = p
 	}
 	mu.Unlock()
-	p.once.Do(func() {
-		p.address, p.err = harness.Proxy(harness.ProxyRequest{Endpoint: p.endpoint, Directory: p.directory, TLS: p.tls})
-	})
+	p.once.Do(func() { p.address, p.err = harness.Proxy(p.request) })
 	if p.err != nil {
 		return "", fmt.Errorf("no proxy before %s: %w", endpoint, p.err)
 	}
 	return p.address, nil
+}
+
+func files(tls *transport.TLSInfo) *harness.TLS {
+	if tls == nil {
+		return nil
+	}
+	files := &harness.TLS{
+		Cert: tls.CertFile, Key: tls.KeyFile, TrustedCA: tls.TrustedCAFile,
+		ClientCert: tls.CertFile, ClientKey: tls.KeyFile,
+	}
+	if tls.ClientCertFile != "" {
+		files.ClientCert, files.ClientKey = tls.ClientCertFile, tls.ClientKeyFile
+	}
+	return files
 }
 
 func dialProxy(ctx context.Context, member string) (net.Conn, error) {
