@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, Permissions},
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
@@ -178,8 +178,11 @@ pub(super) async fn write(tenant: &Tenant, path: &Path, overwrite: bool) -> Resu
 
 /// Readable by its owner alone: it holds what the tenant stores.
 fn open(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // Fails for a file that somebody else put there.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
 }
 
 /// What an earlier process left in the file, if it is of this tenant.
