@@ -19,6 +19,7 @@ mod login;
 mod metrics;
 mod pool;
 mod revocable;
+mod sender;
 mod status;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};

@@ -7,14 +7,13 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tonic::Status;
 
 use super::{
     credentials::{self, Ticket},
     pool::InFlight,
     revocable::Listening,
-    status,
+    sender::Incoming,
 };
 
 /// An upstream's response as it arrives; broken connections end it with `Unavailable`.
@@ -62,7 +61,7 @@ impl Body for UpstreamBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| frame.map_err(status::from_hyper).and_then(|frame| self.checked(frame))))
+        Poll::Ready(frame.map(|frame| frame.and_then(|frame| self.checked(frame))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,7 +1,14 @@
 //! Making one connection to one of the endpoints.
 
-use std::{error::Error, io, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    io,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use h2::client;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
@@ -10,11 +17,12 @@ use tokio::{
     net::{TcpStream, UnixStream},
     time::{Instant, timeout},
 };
-use tonic::body::Body;
 
 use super::{
-    Address, Credentials, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics, backoff::Backoff,
+    Address, Credentials, Endpoint, EndpointError, UpstreamConfig, UpstreamMetrics,
+    backoff::Backoff,
     greeting::Greeting,
+    sender::{ConnectionError, KeepAlive, Life, Sender, UnarySender, drive},
 };
 use crate::cork::Corked;
 
@@ -48,7 +56,7 @@ struct Health {
 pub(super) struct Dialed {
     /// Which of the endpoints it leads to.
     pub(super) endpoint: usize,
-    pub(super) sender: http2::SendRequest<Body>,
+    pub(super) sender: Sender,
 }
 
 /// Why no connection could be made.
@@ -59,7 +67,7 @@ enum DialError {
     #[error("TLS handshake: {0}")]
     Tls(#[source] io::Error),
     #[error("HTTP/2 handshake: {0}")]
-    Http(#[source] hyper::Error),
+    Http(#[source] ConnectionError),
     #[error(transparent)]
     Name(#[from] EndpointError),
     #[error("the endpoint does not greet: {0}")]
@@ -106,7 +114,12 @@ impl Dialer {
     }
 
     /// Tries `candidates` in turn, leaving out those that failed of late.
-    pub(super) async fn dial(self: &Arc<Self>, candidates: &[usize], traffic: Traffic) -> Option<Dialed> {
+    pub(super) async fn dial(
+        self: &Arc<Self>,
+        candidates: &[usize],
+        traffic: Traffic,
+        in_flight: &Arc<AtomicUsize>,
+    ) -> Option<Dialed> {
         for &index in candidates {
             let (Some(endpoint), Some(health)) = (self.config.endpoints.get(index), self.health.get(index)) else {
                 continue;
@@ -114,7 +127,7 @@ impl Dialer {
             if !health.lock().backoff.is_over(Instant::now()) {
                 continue;
             }
-            let attempt = timeout(self.config.dial_timeout, self.connect(index, endpoint, traffic));
+            let attempt = timeout(self.config.dial_timeout, self.connect(index, endpoint, traffic, in_flight));
             match attempt.await.unwrap_or(Err(DialError::Timeout(self.config.dial_timeout))) {
                 Ok(sender) => {
                     tracing::debug!(%endpoint, ?traffic, "connected to upstream");
@@ -162,7 +175,8 @@ impl Dialer {
         index: usize,
         endpoint: &Endpoint,
         traffic: Traffic,
-    ) -> Result<http2::SendRequest<Body>, DialError> {
+        in_flight: &Arc<AtomicUsize>,
+    ) -> Result<Sender, DialError> {
         let stream: Box<dyn Io> = match &endpoint.address {
             Address::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(DialError::Connect)?;
@@ -174,9 +188,9 @@ impl Dialer {
         if endpoint.tls {
             let tls = self.config.tls.as_ref().ok_or(DialError::NoTls)?;
             let stream = tls.connector().connect(endpoint.server_name()?, stream).await.map_err(DialError::Tls)?;
-            self.handshake(index, endpoint, stream, traffic).await
+            self.handshake(index, endpoint, stream, traffic, in_flight).await
         } else {
-            self.handshake(index, endpoint, stream, traffic).await
+            self.handshake(index, endpoint, stream, traffic, in_flight).await
         }
     }
 
@@ -186,24 +200,12 @@ impl Dialer {
         endpoint: &Endpoint,
         stream: impl Io + 'static,
         traffic: Traffic,
-    ) -> Result<http2::SendRequest<Body>, DialError> {
-        let (stream_window, connection_window) = traffic.windows();
+        in_flight: &Arc<AtomicUsize>,
+    ) -> Result<Sender, DialError> {
         let (stream, greeted) = Greeting::awaited(stream);
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(stream_window)
-            .initial_connection_window_size(connection_window)
-            .keep_alive_interval(self.config.keepalive_time)
-            .keep_alive_timeout(self.config.keepalive_timeout)
-            // etcd's plaintext listener takes pings on a connection without streams for an attack and closes it after a few
-            // (grpc-go's enforcement policy with `PermitWithoutStream` off), so they are off by default. A request on a connection that died
-            // meanwhile is what finds that out.
-            .keep_alive_while_idle(self.config.keepalive_while_idle)
-            .handshake(TokioIo::new(Corked::new(stream)))
-            .await
-            .map_err(DialError::Http)?;
+        let (sender, mut connection) =
+            self.speak(Corked::new(stream), traffic, in_flight).await.map_err(DialError::Http)?;
         // Within the dial timeout, as all of this.
-        let mut connection = Box::pin(connection);
         tokio::select! {
             biased;
             greeted = greeted => greeted.map_err(|_| DialError::Closed)?.map_err(DialError::Greeting)?,
@@ -226,6 +228,45 @@ impl Dialer {
             }
         });
         Ok(sender)
+    }
+
+    /// Speaks HTTP/2 on a stream: what sends requests on it, and its life, which somebody has to lead.
+    async fn speak(
+        &self,
+        stream: impl Io + 'static,
+        traffic: Traffic,
+        in_flight: &Arc<AtomicUsize>,
+    ) -> Result<(Sender, Life), ConnectionError> {
+        let (stream_window, connection_window) = traffic.windows();
+        // etcd's plaintext listener takes pings on a connection without streams for an attack and closes it after a few
+        // (grpc-go's enforcement policy with `PermitWithoutStream` off), so they are off by default. A request on a
+        // connection that died meanwhile is what finds that out.
+        let keep_alive = KeepAlive {
+            time: self.config.keepalive_time,
+            timeout: self.config.keepalive_timeout,
+            while_idle: self.config.keepalive_while_idle,
+        };
+        if let Traffic::Unary = traffic {
+            let (requests, connection) = client::Builder::new()
+                .enable_push(false)
+                .initial_window_size(stream_window)
+                .initial_connection_window_size(connection_window)
+                .handshake::<_, Bytes>(stream)
+                .await?;
+            let (sender, closed) = UnarySender::new(requests);
+            let life = drive(connection, keep_alive, in_flight.clone(), closed);
+            return Ok((Sender::Unary(sender), Box::pin(life)));
+        }
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(stream_window)
+            .initial_connection_window_size(connection_window)
+            .keep_alive_interval(keep_alive.time)
+            .keep_alive_timeout(keep_alive.timeout)
+            .keep_alive_while_idle(keep_alive.while_idle)
+            .handshake(TokioIo::new(stream))
+            .await?;
+        Ok((Sender::Streams(sender), Box::pin(async move { Ok(connection.await?) })))
     }
 }
 

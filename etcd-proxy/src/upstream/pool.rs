@@ -17,7 +17,6 @@ use http::{
     header::USER_AGENT,
     uri::{Authority, Scheme},
 };
-use hyper::client::conn::http2::SendRequest;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tonic::{Status, body::Body};
@@ -28,6 +27,7 @@ use super::{
     credentials::Ticket,
     dial::{Dialer, Traffic},
     revocable::revocable,
+    sender::{Failure, Sender},
     status,
 };
 
@@ -66,7 +66,7 @@ enum State {
 #[derive(Clone)]
 struct Connection {
     endpoint: usize,
-    sender: SendRequest<Body>,
+    sender: Sender,
     scheme: Scheme,
     authority: Authority,
 }
@@ -172,14 +172,14 @@ impl Pool {
             listening = Some(guard);
         }
         for _ in 0..ATTEMPTS {
-            let (mut connection, in_flight) = self.connection().await?;
+            let (connection, in_flight) = self.connection().await?;
             let mut uri = std::mem::take(request.uri_mut()).into_parts();
             uri.scheme = Some(connection.scheme.clone());
             uri.authority = Some(connection.authority.clone());
             *request.uri_mut() =
                 Uri::from_parts(uri).map_err(|_| Status::internal("etcd-proxy: request without a path"))?;
             let sent = Instant::now();
-            match connection.sender.try_send_request(request).await {
+            match connection.sender.send(request).await {
                 Ok(response) => {
                     // A stream's head comes with its first message, whenever that is.
                     if let Traffic::Unary = self.traffic {
@@ -188,11 +188,8 @@ impl Pool {
                     self.dialer.succeeded(connection.endpoint);
                     return Ok(response.map(|body| UpstreamBody::new(body, in_flight, listening, ticket)));
                 }
-                // Only a request that hyper hands back was surely not sent.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(status::from_hyper(error.into_error())),
-                },
+                Err(Failure::Unsent(unsent)) => request = *unsent,
+                Err(Failure::Lost(status)) => return Err(status),
             }
         }
         Err(status::unavailable())
@@ -258,7 +255,7 @@ impl Pool {
         // dial timeout times the number of endpoints.
         let (dialer, traffic, slot) = (self.dialer.clone(), self.traffic, slot.clone());
         tokio::spawn(async move {
-            let dialled = dialer.dial(&slot.candidates, traffic).await;
+            let dialled = dialer.dial(&slot.candidates, traffic, &slot.in_flight).await;
             let connection = dialled.and_then(|dialled| {
                 let endpoint = dialer.endpoint(dialled.endpoint)?;
                 Some(Connection {

@@ -19,10 +19,21 @@ pub(super) fn unavailable() -> Status {
 
 /// The connection failed while a request was under way on it.
 pub(super) fn from_hyper(error: hyper::Error) -> Status {
-    let reset = error
-        .source()
-        .and_then(|source| source.downcast_ref::<h2::Error>())
-        .is_some_and(|error| error.is_reset() && error.is_remote());
+    let reset = error.source().and_then(|source| source.downcast_ref::<h2::Error>()).is_some_and(is_reset);
+    broken(reset, error)
+}
+
+/// The connection failed while a request was under way on it.
+pub(super) fn from_h2(error: h2::Error) -> Status {
+    broken(is_reset(&error), error)
+}
+
+/// Whether the peer reset the stream.
+fn is_reset(error: &h2::Error) -> bool {
+    error.is_reset() && error.is_remote()
+}
+
+fn broken(reset: bool, error: impl Error + Send + Sync + 'static) -> Status {
     if reset {
         let status = Status::from_error(Box::new(error));
         if status.code() != Code::Unknown {

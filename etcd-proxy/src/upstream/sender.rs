@@ -1,0 +1,236 @@
+//! Sending a request on a connection, and the connection's life.
+//!
+//! Streams go by hyper. Unary requests, which are most of them, go by h2 itself: hyper gives each request two tasks and
+//! three channels, for a body and a response that may take long, where here one message is at hand and one caller waits.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::{Ping, RecvStream, client};
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{sleep, timeout},
+};
+use tonic::{Status, body::Body};
+
+use super::status;
+
+/// One of the two ways to send on a connection. Cheap to clone.
+#[derive(Clone)]
+pub(super) enum Sender {
+    /// Requests of one message.
+    Unary(UnarySender),
+    /// Requests of any kind.
+    Streams(http2::SendRequest<Body>),
+}
+
+/// Sends requests of one message.
+#[derive(Clone)]
+pub(super) struct UnarySender {
+    requests: client::SendRequest<Bytes>,
+    closed: Arc<AtomicBool>,
+}
+
+/// The body of a response.
+pub(super) enum Incoming {
+    Unary(RecvStream),
+    Stream(hyper::body::Incoming),
+}
+
+/// Why there is no response.
+pub(super) enum Failure {
+    /// The request was surely not sent; here it is again.
+    Unsent(Box<Request<Body>>),
+    /// It may have been sent.
+    Lost(Status),
+}
+
+/// How a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    #[error(transparent)]
+    Hyper(#[from] hyper::Error),
+    #[error(transparent)]
+    H2(#[from] h2::Error),
+    #[error("no answer to a ping within {0:?}")]
+    Silent(Duration),
+}
+
+/// When a connection is pinged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepAlive {
+    /// Time between pings; `None` is never.
+    pub(super) time: Option<Duration>,
+    pub(super) timeout: Duration,
+    /// Also while no request is under way.
+    pub(super) while_idle: bool,
+}
+
+/// A connection for unary requests until its end.
+pub(super) async fn drive<S>(
+    mut connection: client::Connection<S, Bytes>,
+    keep_alive: KeepAlive,
+    in_flight: Arc<AtomicUsize>,
+    closed: Closed,
+) -> Result<(), ConnectionError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let _closed = closed;
+    let mut pings = connection.ping_pong();
+    let mut connection = pin!(connection);
+    let Some(time) = keep_alive.time else { return Ok(connection.await?) };
+    loop {
+        tokio::select! {
+            ended = &mut connection => return Ok(ended?),
+            () = sleep(time) => {}
+        }
+        if !keep_alive.while_idle && in_flight.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let Some(pings) = &mut pings else { continue };
+        tokio::select! {
+            ended = &mut connection => return Ok(ended?),
+            pong = timeout(keep_alive.timeout, pings.ping(Ping::opaque())) => match pong {
+                Ok(pong) => { pong?; }
+                Err(_) => return Err(ConnectionError::Silent(keep_alive.timeout)),
+            },
+        }
+    }
+}
+
+/// Tells senders that their connection has ended when it is dropped.
+pub(super) struct Closed(Arc<AtomicBool>);
+
+// === impl Sender ===
+
+impl Sender {
+    /// Whether the connection surely takes no more requests.
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Self::Unary(sender) => sender.closed.load(Ordering::Relaxed),
+            Self::Streams(sender) => sender.is_closed(),
+        }
+    }
+
+    /// Sends a request and waits for the head of the response.
+    pub(super) async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+        match self {
+            Self::Unary(sender) => sender.send(request).await,
+            Self::Streams(mut sender) => match sender.try_send_request(request).await {
+                Ok(response) => Ok(response.map(Incoming::Stream)),
+                // Only a request that hyper hands back was surely not sent.
+                Err(mut error) => Err(match error.take_message() {
+                    Some(unsent) => Failure::Unsent(Box::new(unsent)),
+                    None => Failure::Lost(status::from_hyper(error.into_error())),
+                }),
+            },
+        }
+    }
+}
+
+// === impl UnarySender ===
+
+impl UnarySender {
+    pub(super) fn new(requests: client::SendRequest<Bytes>) -> (Self, Closed) {
+        let closed = Arc::new(AtomicBool::new(false));
+        (Self { requests, closed: closed.clone() }, Closed(closed))
+    }
+
+    async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+        let (parts, body) = request.into_parts();
+        let message = body.collect().await.map_err(Failure::Lost)?.to_bytes();
+        let sent = match self.requests.ready().await {
+            Ok(mut requests) => requests.send_request(Request::from_parts(parts.clone(), ()), false),
+            Err(error) => Err(error),
+        };
+        let (response, mut stream) = match sent {
+            Ok(sent) => sent,
+            Err(error) => {
+                // Such as a connection that the other side is about to close: others are not to try it.
+                self.closed.store(true, Ordering::Relaxed);
+                tracing::debug!(%error, "upstream connection takes no more requests");
+                let unsent = Request::from_parts(parts, Body::new(Full::new(message)));
+                return Err(Failure::Unsent(Box::new(unsent)));
+            }
+        };
+        // Kept by h2 until the stream has window for it.
+        stream.send_data(message, true).map_err(|error| Failure::Lost(status::from_h2(error)))?;
+        response
+            .await
+            .map(|response| response.map(Incoming::Unary))
+            .map_err(|error| Failure::Lost(status::from_h2(error)))
+    }
+}
+
+// === impl Closed ===
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+// === impl Incoming ===
+
+impl http_body::Body for Incoming {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match self.get_mut() {
+            Self::Stream(body) => Pin::new(body).poll_frame(cx).map_err(status::from_hyper),
+            Self::Unary(stream) => match ready!(stream.poll_data(cx)) {
+                Some(data) => Poll::Ready(Some(data.map_err(status::from_h2).map(|data| {
+                    // Fails only for more than was received.
+                    let _released = stream.flow_control().release_capacity(data.len());
+                    Frame::data(data)
+                }))),
+                None => {
+                    let trailers = ready!(stream.poll_trailers(cx)).map_err(status::from_h2);
+                    Poll::Ready(trailers.map(|trailers| trailers.map(Frame::trailers)).transpose())
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Unary(stream) => stream.is_end_stream(),
+            Self::Stream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Unary(_) => SizeHint::default(),
+            Self::Stream(body) => body.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unary(_) => "Unary",
+            Self::Stream(_) => "Stream",
+        })
+    }
+}
+
+/// The life of a connection, whoever leads it.
+pub(super) type Life = Pin<Box<dyn Future<Output = Result<(), ConnectionError>> + Send>>;
