@@ -17,6 +17,10 @@ mod isolation;
 mod leases;
 mod limits;
 mod locks;
+#[path = "../common/requests.rs"]
+mod requests;
+#[path = "../common/runs.rs"]
+mod runs;
 mod services;
 mod snapshot;
 mod support;

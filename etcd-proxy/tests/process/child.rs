@@ -225,7 +225,7 @@ impl Proxy {
     }
 
     pub(crate) fn spawn_at(url: String, prefix: &str, endpoints: &str, flags: &[&str]) -> Self {
-        Self::run(Command::new(env!("CARGO_BIN_EXE_etcd-proxy")), url, prefix, endpoints, flags)
+        Self::run(Command::new(program()), url, prefix, endpoints, flags)
     }
 
     fn run(mut command: Command, url: String, prefix: &str, endpoints: &str, flags: &[&str]) -> Self {
@@ -256,6 +256,11 @@ impl Proxy {
     pub(crate) fn channel(&self) -> tonic::transport::Channel {
         tonic::transport::Endpoint::from_shared(self.url.clone()).unwrap().connect_lazy()
     }
+}
+
+/// The program under test: this build's, or the mutant that `cargo xtask mutations` names.
+fn program() -> PathBuf {
+    env::var_os("TEST_MUTANT").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_etcd-proxy")), PathBuf::from)
 }
 
 /// Runs etcd-proxy to its end, which must come soon.
