@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::commands::{bench, demo, down, node, test, tidy, tools};
+use xtask::commands::{bench, demo, down, mutations, node, soak, test, tidy, tools};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -29,6 +29,8 @@ enum Command {
     #[command(hide = true)]
     Node(node::Command),
     Test(test::Command),
+    Mutations(mutations::Command),
+    Soak(soak::Command),
     Tidy(tidy::Command),
 }
 
@@ -40,6 +42,8 @@ fn main() -> ExitCode {
         Command::Down(command) => down::run(&command),
         Command::Node(command) => node::run(&command),
         Command::Test(command) => test::run(&command),
+        Command::Mutations(command) => mutations::run(&command),
+        Command::Soak(command) => soak::run(&command),
         Command::Tidy(command) => tidy::run(&command),
     };
     match result {
