@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 
@@ -101,27 +102,25 @@ func newClientV3(cfg clientv3.Config) (*clientv3.Client, error) {
 		c.Close()
 		return nil, err
 	}
-	c.Watcher = &closing{c.Watcher, c, admin}
 	c.Cluster = clientv3.NewCluster(admin)
 	c.Auth = clientv3.NewAuth(admin)
 	mu.Lock()
 	administrators[c] = admin
 	mu.Unlock()
+	go endWith(c, admin)
 	return c, nil
 }
 
-// closing ends the administrator with its client, which closes its watcher when it is closed.
-type closing struct {
-	clientv3.Watcher
-	c, admin *clientv3.Client
-}
-
-func (w *closing) Close() error {
+// endWith closes a client's administrator once the client's connection is closed, by whatever means.
+func endWith(c, admin *clientv3.Client) {
+	conn := c.ActiveConnection()
+	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
+		conn.WaitForStateChange(context.Background(), state)
+	}
 	mu.Lock()
-	delete(administrators, w.c)
+	delete(administrators, c)
 	mu.Unlock()
-	w.admin.Close()
-	return w.Watcher.Close()
+	admin.Close()
 }
 
 // place is what a member's endpoint and the address that gRPC makes of it have in common.
