@@ -166,7 +166,8 @@ fn within_bounds(list: &Exclusions) -> Result<()> {
         bail!("{counting} tests of the server are excluded for counting revisions; no more than {COUNTING} may be");
     }
     for (test, reason) in server() {
-        let promised = PROMISED.iter().find(|word| test.name.contains(**word));
+        // What becomes of a store that was corrupted on purpose is no promise, whatever lies in it.
+        let promised = PROMISED.iter().find(|word| test.name.contains(**word) && !test.name.contains("Corrupt"));
         if let (Some(word), Reason::Administers | Reason::LooksInside) = (promised, reason) {
             bail!("{} is excluded, and tests of {word} are promised to pass", test.name);
         }
