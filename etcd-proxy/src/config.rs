@@ -13,11 +13,12 @@ use std::{
 use rustls::pki_types::ServerName;
 
 use crate::{
-    cli::{CompactionArg, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, TenantArgs, UpstreamArgs},
+    cli::{CompactionArg, ListenArgs, QuotaArgs, SecurityArgs, ServeArgs, TelemetryArgs, TenantArgs, UpstreamArgs},
     limits::{LimitSettings, RateSettings},
     prefix::{Prefix, PrefixError},
     tenant::{CompactionPolicy, MAX_RANGE_STREAMS},
     tls::{AllowedClients, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions},
+    traces::TraceSettings,
     upstream::{Credentials, Endpoint, EndpointError, Password, Secret, UpstreamConfig},
 };
 
@@ -72,6 +73,8 @@ pub struct Config {
     pub limits: LimitSettings,
     /// Whether each RPC is logged.
     pub access_log: bool,
+    /// Where traces go, if they do.
+    pub traces: Option<TraceSettings>,
 }
 
 /// Which keys are the tenant's, and where the bookkeeping is.
@@ -272,6 +275,7 @@ impl TryFrom<ServeArgs> for Config {
             max_range_streams: args.limits.max_range_streams,
             limits: limits(&args.quotas)?,
             access_log: args.telemetry.access_log,
+            traces: traces(args.telemetry),
         })
     }
 }
@@ -294,6 +298,15 @@ fn limits(args: &QuotaArgs) -> Result<LimitSettings, ConfigError> {
         concurrent_requests: NonZeroUsize::new(args.max_concurrent_requests),
         watches: NonZeroUsize::new(args.max_watches),
         leases: NonZeroUsize::new(args.max_leases),
+    })
+}
+
+fn traces(args: TelemetryArgs) -> Option<TraceSettings> {
+    args.enable_distributed_tracing.then(|| TraceSettings {
+        address: args.distributed_tracing_address,
+        service_name: args.distributed_tracing_service_name,
+        instance_id: Some(args.distributed_tracing_instance_id).filter(|id| !id.is_empty()),
+        samples_per_million: args.distributed_tracing_sampling_rate,
     })
 }
 

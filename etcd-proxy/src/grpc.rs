@@ -9,6 +9,7 @@ mod headers;
 mod patient;
 mod unary;
 pub(crate) mod until_closing;
+pub(crate) mod until_end;
 
 pub use self::{
     budget::{Budget, LONG, Share},

@@ -25,6 +25,7 @@ pub mod startup;
 pub mod tenant;
 pub mod tls;
 pub mod tools;
+pub mod traces;
 pub mod unknown;
 pub mod upstream;
 pub mod validate;

@@ -19,8 +19,9 @@ use crate::{
     startup::{StartupError, Verdict, check, check_until_answered},
     tenant::{Tenant, TenantConfig},
     tls::{CertificateMetrics, Reload, ServerTls, TlsError, keep_fresh},
+    traces::{TraceError, Traces},
     unknown::SchemaError,
-    upstream::Upstream,
+    upstream::{Upstream, UpstreamConfig},
 };
 
 /// Why the process does not serve.
@@ -33,6 +34,9 @@ pub enum ServeError {
     /// Listeners.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// Traces.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
     /// The prefix must not be served.
     #[error(transparent)]
     Startup(#[from] StartupError),
@@ -79,7 +83,9 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
 
     let closing = shutdown.closing().clone();
     background.spawn(keep_fresh(certificates, config.cert_reload_interval, certificate_metrics, closing));
-    let upstream = Upstream::new(upstream_config);
+    let traces = config.traces.as_ref().map(Traces::start).transpose()?;
+    let tracer = traces.as_ref().map(Traces::tracer);
+    let upstream = Upstream::new(UpstreamConfig { tracer, ..upstream_config });
     let tenant = Tenant::new(tenant_config(&config), upstream.clone(), metrics, shutdown.closing().clone());
     let gate = Gate::default();
     Limits::register(tenant.limits(), registry.sub_registry_with_prefix("etcd_proxy"));
@@ -116,7 +122,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());
         let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone())
-            .with_access_log(config.access_log);
+            .with_access_log(config.access_log)
+            .with_tracer(traces.as_ref().map(Traces::tracer));
         server.serve(listener, tls, routes);
     }
     let probe_server = Server::new(
@@ -155,6 +162,9 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     shutdown.run(config.shutdown, &mut signals, &connections, tenant.outliving()).await;
     background.close();
     background.wait().await;
+    if let Some(traces) = traces {
+        traces.stop().await;
+    }
     tracing::info!("stopped");
     result
 }

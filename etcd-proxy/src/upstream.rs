@@ -34,7 +34,7 @@ pub use self::{
     pool::UpstreamChannel,
 };
 use self::{dial::Dialer, pool::Pool};
-use crate::tls::ClientTls;
+use crate::{tls::ClientTls, traces::Tracer};
 
 /// How to reach the shared etcd.
 #[derive(Clone, Debug)]
@@ -60,6 +60,8 @@ pub struct UpstreamConfig {
     pub keepalive_while_idle: bool,
     /// What is counted.
     pub metrics: UpstreamMetrics,
+    /// Begins the spans of calls that are traced.
+    pub tracer: Option<Tracer>,
 }
 
 /// A client of the upstream's KV service.
@@ -92,6 +94,7 @@ impl UpstreamConfig {
             keepalive_timeout: Duration::from_secs(10),
             keepalive_while_idle: false,
             metrics: UpstreamMetrics::default(),
+            tracer: None,
         }
     }
 }

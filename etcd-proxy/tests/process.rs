@@ -54,5 +54,7 @@ mod tls;
 mod tls_volume;
 #[path = "process/tools.rs"]
 mod tools;
+#[path = "process/traces.rs"]
+mod traces;
 #[path = "process/unix.rs"]
 mod unix;

@@ -43,16 +43,6 @@ const REFUSED: &[Group] = &[
         "revocation lists are not read; use short-lived certificates or --client-cert-allowed-cn",
         &["client-crl-file="],
     ),
-    group(
-        "traces are not exported; metrics are on --listen-metrics-urls",
-        &[
-            "enable-distributed-tracing",
-            "distributed-tracing-address=",
-            "distributed-tracing-service-name=",
-            "distributed-tracing-instance-id=",
-            "distributed-tracing-sampling-rate=",
-        ],
-    ),
     group("there is no Go runtime to profile", &["enable-pprof"]),
     group("the proxy caches nothing, on purpose", &["experimental-leasing-prefix="]),
     group("serializable reads are passed through; ask for linearizable ones", &["experimental-serializable-ordering"]),

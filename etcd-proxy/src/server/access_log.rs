@@ -11,12 +11,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::Request;
 use http_body::{Frame, SizeHint};
 use tonic::{Code, Status, body::Body};
 
 use super::Peer;
-use crate::{logging::ACCESS, metrics::code_name};
+use crate::{grpc::until_end::OnEnd, logging::ACCESS, metrics::code_name};
 
 /// What is told of a path. Clients may write what they like there.
 const LONGEST_PATH: usize = 128;
@@ -38,12 +38,6 @@ struct Received {
     bytes: Arc<AtomicU64>,
 }
 
-/// A response's body, counted, with the end of the call.
-struct Sent {
-    body: Body,
-    entry: Entry,
-}
-
 // === impl Entry ===
 
 impl Entry {
@@ -54,15 +48,11 @@ impl Entry {
         let entry = Self { method, peer, started: Instant::now(), received: received.clone(), sent: 0, ended: false };
         (entry, request.map(|body| Body::new(Received { body, bytes: received })))
     }
+}
 
-    /// Goes on with the answer.
-    pub(super) fn answered(mut self, response: Response<Body>) -> Response<Body> {
-        if let Some(code) = code(response.headers()) {
-            self.end(code);
-        } else if response.status() != StatusCode::OK {
-            self.end(Code::Unknown);
-        }
-        response.map(|body| Body::new(Sent { body, entry: self }))
+impl OnEnd for Entry {
+    fn passed(&mut self, bytes: usize) {
+        self.sent = self.sent.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     fn end(&mut self, code: Code) {
@@ -89,12 +79,7 @@ impl Drop for Entry {
     }
 }
 
-/// The status in headers or trailers.
-fn code(headers: &HeaderMap) -> Option<Code> {
-    headers.get(Status::GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()))
-}
-
-// === impl Received, Sent ===
+// === impl Received ===
 
 impl http_body::Body for Received {
     type Data = Bytes;
@@ -104,35 +89,6 @@ impl http_body::Body for Received {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
             self.bytes.fetch_add(length(data), Ordering::Relaxed);
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl http_body::Body for Sent {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref() {
-                    self.entry.sent = self.entry.sent.saturating_add(length(data));
-                } else if let Some(code) = frame.trailers_ref().and_then(code) {
-                    self.entry.end(code);
-                }
-            }
-            Some(Err(status)) => self.entry.end(status.code()),
-            None => {}
         }
         Poll::Ready(frame)
     }

@@ -11,8 +11,9 @@ use tower::Service;
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
-    grpc::until_closing::UntilClosing,
+    grpc::{until_closing::UntilClosing, until_end::until_end},
     health::{HealthService, Probes},
+    traces::Tracer,
 };
 
 /// Path of the methods of grpc.health.v1.
@@ -26,6 +27,7 @@ pub struct ClientRoutes<S> {
     probes: Probes<S>,
     shutdown: Shutdown,
     access_log: bool,
+    tracer: Option<Tracer>,
 }
 
 /// Routes of the metrics listeners.
@@ -39,13 +41,19 @@ pub struct MetricsRoutes<S> {
 impl<S> ClientRoutes<S> {
     /// `tenant` answers the tenant's RPCs.
     pub fn new(tenant: S, health: HealthService, probes: Probes<S>, shutdown: Shutdown) -> Self {
-        Self { tenant, health, probes, shutdown, access_log: false }
+        Self { tenant, health, probes, shutdown, access_log: false, tracer: None }
     }
 
     /// The same, with a line in the log for each RPC that has ended, if `access_log`.
     #[must_use]
     pub fn with_access_log(self, access_log: bool) -> Self {
         Self { access_log, ..self }
+    }
+
+    /// The same, with a span for each RPC, if there is a tracer.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Option<Tracer>) -> Self {
+        Self { tracer, ..self }
     }
 }
 
@@ -78,13 +86,30 @@ where
             let probes = self.probes.clone();
             return Box::pin(async move { probes.client(request.method(), request.uri()).await.map(Body::new) });
         }
-        let request = request.map(Body::new);
-        if !self.access_log {
-            return self.rpc(request);
-        }
-        let (entry, request) = Entry::begin(peer, request);
+        let mut request = request.map(Body::new);
+        let span = self.tracer.as_ref().and_then(|tracer| tracer.serve(&mut request, peer));
+        let entry = match self.access_log {
+            true => {
+                let (entry, counted) = Entry::begin(peer, request);
+                request = counted;
+                Some(entry)
+            }
+            false => None,
+        };
         let answer = self.rpc(request);
-        Box::pin(async move { entry.answered(answer.await) })
+        if span.is_none() && entry.is_none() {
+            return answer;
+        }
+        Box::pin(async move {
+            let mut response = answer.await;
+            if let Some(entry) = entry {
+                response = until_end(response, entry);
+            }
+            match span {
+                Some(span) => until_end(response, span),
+                None => response,
+            }
+        })
     }
 }
 

@@ -1,22 +1,23 @@
 //! gRPC reflection: the descriptors of what is served here, and of nothing else.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::convert::Infallible;
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Frame, SizeHint};
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, body::Body};
+use tonic::{Code, body::Body};
 use tonic_reflection::server::Builder;
 use tower::{Service as _, util::BoxCloneSyncService};
 
-use crate::{grpc::until_closing::UntilClosing, metrics::Call, unknown::SchemaError};
+use crate::{
+    grpc::{
+        until_closing::UntilClosing,
+        until_end::{OnEnd, until_end},
+    },
+    metrics::Call,
+    unknown::SchemaError,
+};
 
 /// A version of the reflection service.
 pub(super) type Reflection = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
@@ -70,42 +71,12 @@ pub(super) async fn serve(
         Ok(response) => response,
         Err(never) => match never {},
     };
-    response.map(|body| {
-        let mut counted = Counted { body: UntilClosing::new(body, stop), call };
-        // A refusal has its status in the headers and no body.
-        if http_body::Body::is_end_stream(&counted) {
-            counted.call.end(Code::Unknown);
-        }
-        Body::new(counted)
-    })
+    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop))), call)
 }
 
-/// Counts the end of the call.
-struct Counted {
-    body: UntilClosing,
-    call: Call,
-}
-
-impl http_body::Body for Counted {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(status) = frame.trailers_ref().and_then(|trailers| trailers.get(Status::GRPC_STATUS))
-        {
-            self.call.end(Code::from_bytes(status.as_bytes()));
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl OnEnd for Call {
+    fn end(&mut self, code: Code) {
+        Call::end(self, code);
     }
 }
 

@@ -15,6 +15,10 @@ use super::{
     revocable::Listening,
     sender::Incoming,
 };
+use crate::{
+    grpc::until_end::{OnEnd as _, code},
+    traces::CallSpan,
+};
 
 /// An upstream's response as it arrives; broken connections end it with `Unavailable`.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct UpstreamBody {
     _listening: Option<Listening>,
     /// What the request went by.
     ticket: Option<Ticket>,
+    /// What is told of the call's end.
+    span: Option<CallSpan>,
 }
 
 impl UpstreamBody {
@@ -34,7 +40,12 @@ impl UpstreamBody {
         listening: Option<Listening>,
         ticket: Option<Ticket>,
     ) -> Self {
-        Self { incoming, _in_flight: in_flight, _listening: listening, ticket }
+        Self { incoming, _in_flight: in_flight, _listening: listening, ticket, span: None }
+    }
+
+    /// The body of a call that is traced.
+    pub(super) fn within(self, span: CallSpan) -> Self {
+        Self { span: Some(span), ..self }
     }
 
     /// Notes that the upstream refuses the token that the request went by.
@@ -61,7 +72,15 @@ impl Body for UpstreamBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| frame.and_then(|frame| self.checked(frame))))
+        let frame = frame.map(|frame| frame.and_then(|frame| self.checked(frame)));
+        if let Some(span) = &mut self.span {
+            match &frame {
+                Some(Ok(frame)) => frame.trailers_ref().and_then(code).into_iter().for_each(|code| span.end(code)),
+                Some(Err(status)) => span.end(status.code()),
+                None => {}
+            }
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

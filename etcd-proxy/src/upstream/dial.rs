@@ -24,7 +24,7 @@ use super::{
     greeting::Greeting,
     sender::{ConnectionError, KeepAlive, Life, Sender, UnarySender, drive},
 };
-use crate::cork::Corked;
+use crate::{cork::Corked, traces::Tracer};
 
 /// The kind of traffic a connection is for; it decides the HTTP/2 windows.
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +137,10 @@ impl Dialer {
             }
         }
         None
+    }
+
+    pub(super) fn tracer(&self) -> Option<&Tracer> {
+        self.config.tracer.as_ref()
     }
 
     pub(super) fn metrics(&self) -> &UpstreamMetrics {

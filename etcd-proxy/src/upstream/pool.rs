@@ -30,6 +30,7 @@ use super::{
     sender::{Failure, Sender},
     status,
 };
+use crate::grpc::until_end::OnEnd as _;
 
 /// How often a request that was surely not sent looks for another connection before its client hears of it.
 const ATTEMPTS: usize = 4;
@@ -145,10 +146,21 @@ impl Pool {
         Self { dialer, traffic, slots }
     }
 
-    async fn send(&self, request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
-        match self.dialer.user() {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+        let span = self.dialer.tracer().and_then(|tracer| tracer.ask(&mut request));
+        let answer = match self.dialer.user() {
             None => self.deliver(request, None).await,
             Some(user) => self.send_as(user, request).await,
+        };
+        match span {
+            None => answer,
+            Some(mut span) => match answer {
+                Ok(response) => Ok(response.map(|body| body.within(span))),
+                Err(status) => {
+                    span.end(status.code());
+                    Err(status)
+                }
+            },
         }
     }
 
