@@ -137,7 +137,7 @@ fn tenant_action() -> BoxedStrategy<Action> {
     let lease = || select(vec![7i64, 8, -9, 99, 0, i64::MIN, i64::MAX]);
     let ttl = prop_oneof![8 => 1000i64..5000, 1 => Just(9_000_000_001i64)];
     prop_oneof![
-        2 => place().prop_map(Action::Compact),
+        4 => prop_oneof![4 => 1i64..30, 1 => place()].prop_map(Action::Compact),
         3 => (select(vec![7i64, 8, -9, i64::MIN]), ttl).prop_map(|(id, ttl)| Action::Grant { id, ttl }),
         2 => lease().prop_map(Action::Revoke),
         2 => vec(lease(), 1..4).prop_map(Action::KeepAlive),

@@ -75,7 +75,7 @@ pub(super) const MUTATIONS: [Mutation; 15] = [
         what: "progress is told of a revision whose events may be still to come",
         file: "rewrite/watch.rs",
         from: "        let acted = if response.created { self.answered() } else { None };\n",
-        to: "        if response.events.is_empty() && !response.created && !response.canceled {\n            for header in &mut response.header {\n                header.revision += 1;\n            }\n        }\n        let acted = if response.created { self.answered() } else { None };\n",
+        to: "        if response.events.is_empty() && !response.created && !response.canceled {\n            if let Some(header) = &mut response.header {\n                header.revision += 1;\n            }\n        }\n        let acted = if response.created { self.answered() } else { None };\n",
     },
     Mutation {
         name: "watermark-not-in-txn",
