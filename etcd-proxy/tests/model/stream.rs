@@ -154,6 +154,9 @@ impl Stream {
         if answer.canceled {
             return watch.refuse(store, answer, revision).map(|()| false);
         }
+        if let Some(compacted) = watch.compacted {
+            return Err(format!("of a watch that begins below the compaction at {compacted}: {answer:?}"));
+        }
         watch.deliver(store, &answer.events)?;
         watch.complete(store, revision)?;
         if !answer.cancel_reason.is_empty() || answer.fragment {

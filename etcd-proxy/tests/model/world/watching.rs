@@ -108,8 +108,13 @@ impl Open {
     }
 
     async fn drain(&mut self, store: &Store) -> Result<(), String> {
+        let start = Instant::now();
         while self.stream.outstanding(store) {
             self.next(store).await?;
+            // Word of progress alone does not do.
+            if start.elapsed() > PATIENCE {
+                return Err(format!("not all has come: {:?}", self.stream));
+            }
         }
         Ok(())
     }
