@@ -9,6 +9,7 @@ mod cleanup;
 pub mod connection;
 mod orphans;
 mod proxy;
+mod queue;
 pub mod stores;
 mod upstream;
 mod usage;
@@ -19,14 +20,12 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{Patch, PatchParams},
     runtime::{
-        Controller,
-        controller::{Action, Config as Pace},
         events::{Event, Recorder, Reporter},
         reflector::ObjectRef,
     },
@@ -34,12 +33,14 @@ use kube::{
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 use self::{
     apply::{Applier, ApplyError, namespace_missing},
     connection::Connector,
+    queue::{Grouped, Queue},
     stores::{Change, Changes, Stores, Watching},
     usage::Usages,
 };
@@ -159,7 +160,6 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let Watching { stores, changes } = watching;
-    let (requests, objects) = mpsc::channel::<ObjectRef<EtcdProxy>>(1024);
     let reporter = Reporter { controller: "proxy-controller".to_owned(), instance: Some(settings.instance.clone()) };
     let context = Arc::new(Context {
         applier: Applier::new(client.clone(), &settings.namespace, stores.clone()),
@@ -185,54 +185,62 @@ pub async fn run(
     tasks.spawn(usage::count(context.clone(), stop.clone()));
     tasks.spawn(orphans::sweep(context.clone(), stop.clone()));
     tasks.spawn(fleet(context.clone(), stop.clone()));
-    tasks.spawn(feed(context.clone(), requests, tasks.clone(), stop.clone()));
-    let pace = Pace::default().concurrency(context.settings.concurrency);
-    let requests = stream::unfold(objects, |mut objects| async move { Some((objects.recv().await?, objects)) });
-    let ending = stop.clone();
-    Controller::for_stream(stream::pending(), context.stores.proxies.clone())
-        .with_config(pace)
-        .reconcile_on(requests.boxed())
-        .graceful_shutdown_on(async move { ending.cancelled().await })
-        .run(proxy::reconcile, proxy::failed, context.clone())
-        // What failed has been logged and counted where it did.
-        .for_each(|_| std::future::ready(()))
-        .await;
+    work(&context, &tasks, &stop).await;
     tasks.close();
     tasks.wait().await;
 }
 
-/// Hands over what is to be looked at: everything at first, then what changed.
-async fn feed(
-    context: Arc<Context>,
-    requests: mpsc::Sender<ObjectRef<EtcdProxy>>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-) {
-    let mut upstreams = upstream::Watchers::new(context.clone(), tasks, stop.clone());
-    let mut objects = context.everything();
-    loop {
-        for object in objects {
-            if requests.send(object).await.is_err() {
-                return;
-            }
+/// Looks at everything at first, then at what changed and at what is due, until `stop`; what is under way then comes to its end.
+async fn work(context: &Arc<Context>, tasks: &TaskTracker, stop: &CancellationToken) {
+    let mut upstreams = upstream::Watchers::new(context.clone(), tasks.clone(), stop.clone());
+    let mut queue = Queue::new(context.settings.concurrency.into());
+    context.everything().into_iter().for_each(|object| queue.push(object));
+    let mut passes = FuturesUnordered::new();
+    while !stop.is_cancelled() {
+        while let Some(object) = queue.take(Instant::now()) {
+            passes.push(pass(context.clone(), object));
         }
-        let Some(changes) = stop.run_until_cancelled(context.changes.next()).await else { return };
-        objects = Vec::new();
-        for change in changes {
-            match change {
-                Change::Proxy(object) => objects.push(object),
-                Change::Upstream(name) => {
-                    upstreams.changed(&name);
-                    objects.extend(context.referring_to(&name));
+        let due = queue.next_due();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            Some((object, again)) = passes.next() => queue.done(object, Instant::now(), again),
+            changes = context.changes.next() => for change in changes {
+                match change {
+                    Change::Proxy(object) => queue.push(object),
+                    Change::Upstream(name) => {
+                        upstreams.changed(&name);
+                        context.referring_to(&name).into_iter().for_each(|object| queue.push(object));
+                    }
+                    Change::Tenants(name) => upstreams.changed(&name),
+                    Change::Everything => {
+                        upstreams.all_changed();
+                        context.everything().into_iter().for_each(|object| queue.push(object));
+                    }
                 }
-                Change::Tenants(name) => upstreams.changed(&name),
-                Change::Everything => {
-                    upstreams.all_changed();
-                    objects.extend(context.everything());
-                }
-            }
+            },
         }
     }
+    while passes.next().await.is_some() {}
+}
+
+/// One pass over an object, if it is there. Answers when it is to be looked at again.
+async fn pass(context: Arc<Context>, object: ObjectRef<EtcdProxy>) -> (ObjectRef<EtcdProxy>, Option<Duration>) {
+    let Some(proxy) = context.stores.proxies.get(&object) else { return (object, None) };
+    let span = tracing::info_span!("pass", proxy = %format!("{}/{}", object.group(), object.name));
+    let again = async {
+        match proxy::reconcile(proxy.clone(), &context).await {
+            Ok(again) => again,
+            Err(error) => proxy::failed(&proxy, &error, &context),
+        }
+    };
+    let again = again.instrument(span).await;
+    let there = context.stores.proxies.get(&object);
+    if there.is_none_or(|there| there.metadata.uid != proxy.metadata.uid) {
+        // It went during the pass, which may have made something all the same.
+        context.stores.gone.push(proxy.uid().unwrap_or_default());
+    }
+    (object, Some(again))
 }
 
 /// Keeps the metrics of all proxies.
@@ -338,17 +346,24 @@ fn log_changes(kind: &str, name: &str, old: &[Condition], new: &[Condition]) {
     }
 }
 
+impl Grouped for ObjectRef<EtcdProxy> {
+    /// Tenants are namespaces.
+    fn group(&self) -> &str {
+        self.namespace.as_deref().unwrap_or_default()
+    }
+}
+
 // === impl Failures ===
 
 impl Failures {
     /// Counts one more, and says how long to wait.
-    fn after_another(&self, object: ObjectRef<EtcdProxy>) -> Action {
+    fn after_another(&self, object: ObjectRef<EtcdProxy>) -> Duration {
         let mut failures = self.0.lock();
         let failed = failures.entry(object).or_default();
         let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow((*failed).min(16))).min(LAST_RETRY);
         *failed = failed.saturating_add(1);
         // Those that failed together are not tried again together.
-        Action::requeue(wait.mul_f64(0.75 + rand::random::<f64>() / 2.0))
+        wait.mul_f64(0.75 + rand::random::<f64>() / 2.0)
     }
 
     fn none(&self, object: &ObjectRef<EtcdProxy>) {

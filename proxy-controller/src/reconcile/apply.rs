@@ -3,16 +3,17 @@
 //! **Invariant:** an object in a tenant's namespace is changed or deleted only under a precondition on its uid, and only if it
 //! carries the label of the EtcdProxy's uid or this process made it. A foreign object is never taken over.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
-    core::Status,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
+    core::{PartialObjectMeta, Status},
     runtime::reflector::ObjectRef,
 };
 use parking_lot::Mutex;
+use rand::seq::SliceRandom as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -22,12 +23,23 @@ use crate::{
     objects::{Desired, Kind, ObjectId},
 };
 
+/// Most objects in tenants' namespaces that are deleted in one go.
+const AT_ONCE: usize = 100;
+
+/// Most objects of which it is remembered that they may not be deleted.
+const REMEMBERED: usize = 20_000;
+
+/// How many objects are asked for at a time: whoever labels them decides how large they are.
+const PAGE: u32 = 20;
+
 /// Brings objects to what they are to be.
 pub struct Applier {
     client: Client,
     namespace: String,
     stores: Stores,
     applied: Mutex<HashMap<ObjectId, Applied>>,
+    /// The uids of objects that were forbidden to be deleted.
+    refused: Mutex<HashSet<String>>,
 }
 
 /// What was applied last, to spare requests that would change nothing.
@@ -53,6 +65,22 @@ pub enum Effort {
     Restored,
     /// Somebody had deleted it.
     Remade,
+}
+
+/// What came of a removal.
+#[derive(Debug, Default)]
+pub struct Removal {
+    /// What goes by that.
+    pub gone: Vec<ObjectId>,
+    /// How many objects were left for the next time.
+    pub left: usize,
+}
+
+/// Objects that are deleted in one go.
+#[derive(Debug, PartialEq)]
+struct Batch {
+    objects: Vec<(ObjectId, Option<String>)>,
+    left: usize,
 }
 
 /// Why an object is not as it is to be.
@@ -82,7 +110,7 @@ pub enum ApplyError {
 impl Applier {
     /// For the controller in `namespace`.
     pub fn new(client: Client, namespace: &str, stores: Stores) -> Self {
-        Self { client, namespace: namespace.to_owned(), stores, applied: Mutex::default() }
+        Self { client, namespace: namespace.to_owned(), stores, applied: Mutex::default(), refused: Mutex::default() }
     }
 
     /// Brings an object to what it is to be. Answers what that took.
@@ -160,15 +188,51 @@ impl Applier {
     ///
     /// # Errors
     /// When the API server refuses.
-    pub async fn prune(&self, uid: &str, keep: &BTreeSet<ObjectId>) -> Result<Vec<ObjectId>, ApplyError> {
-        let mut gone = Vec::new();
-        for (id, object) in self.stores.made_for(uid) {
-            if !keep.contains(&id) && self.delete(&id, object.as_deref()).await? {
-                self.stores.forget(&id);
-                gone.push(id);
+    pub async fn prune(&self, uid: &str, keep: &BTreeSet<ObjectId>) -> Result<Removal, ApplyError> {
+        let made = self.stores.made_for(uid).into_iter().filter(|(id, _)| !keep.contains(id));
+        let removal = self.remove(made).await?;
+        removal.gone.iter().for_each(|id| self.stores.forget(id));
+        Ok(removal)
+    }
+
+    /// Deletes objects that bear the label of being made for an EtcdProxy, each with its own uid. In the controller's namespace the
+    /// label is the controller's alone, and all go. Elsewhere everybody may write it, on as many objects as there is room for:
+    /// of those some go at a time, any of them, and those that were forbidden before are not tried again.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn remove(
+        &self,
+        made: impl IntoIterator<Item = (ObjectId, Option<String>)>,
+    ) -> Result<Removal, ApplyError> {
+        let batch = {
+            let (refused, applied) = (self.refused.lock(), self.applied.lock());
+            let is_refused = |uid: &Option<String>| uid.as_ref().is_some_and(|uid| refused.contains(uid));
+            Batch::choose(&self.namespace, made.into_iter().filter(|(_, uid)| !is_refused(uid)), |id| {
+                applied.contains_key(id)
+            })
+        };
+        let mut removal = Removal { gone: Vec::new(), left: batch.left };
+        for (id, uid) in batch.objects {
+            if self.delete(&id, uid.as_deref()).await? {
+                removal.gone.push(id);
             }
         }
-        Ok(gone)
+        Ok(removal)
+    }
+
+    /// Everything that the caches show labelled as made for the EtcdProxy with this uid, and what this process made for it.
+    pub fn known_of(&self, uid: &str) -> BTreeMap<ObjectId, Option<String>> {
+        let mut known: BTreeMap<_, _> = self.stores.made_for(uid).into_iter().collect();
+        for (id, object) in self.all_made(uid) {
+            known.entry(id).or_insert(Some(object));
+        }
+        known
+    }
+
+    /// Has what was forbidden tried again.
+    pub fn forget_refused(&self) {
+        self.refused.lock().clear();
     }
 
     /// Everything that was made for the EtcdProxy with this uid, as the API server lists it now: a cache may not yet know what
@@ -184,14 +248,13 @@ impl Applier {
                 true => Api::all_with(self.client.clone(), &resource),
                 false => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
             };
-            let selector = kube::api::ListParams::default().labels(&format!("{UID_LABEL}={uid}"));
+            let selector = ListParams::default().labels(&format!("{UID_LABEL}={uid}"));
             let anywhere = || ObjectId { kind, namespace: String::new(), name: "*".to_owned() };
-            let list =
-                api.list_metadata(&selector).await.map_err(|source| ApplyError::Api { id: anywhere(), source })?;
-            for object in list {
+            let list = listed(&api, selector, |object| {
                 let id = ObjectId { kind, namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
-                found.insert(id, object.uid());
-            }
+                (id, object.uid())
+            });
+            found.extend(list.await.map_err(|source| ApplyError::Api { id: anywhere(), source })?);
         }
         // Somebody may have taken the labels off this moment.
         for (id, uid) in self.all_made(uid) {
@@ -200,8 +263,8 @@ impl Applier {
         Ok(found)
     }
 
-    /// Deletes an object, if it is still the one with this uid. Answers whether it goes: one that only bears the label, in a
-    /// namespace where everybody may write labels, is forbidden to the controller and stays.
+    /// Deletes an object, if it is still the one with this uid. Answers whether it goes by that: one that is not there any more
+    /// does not, nor one that only bears the label, in a namespace where everybody may write labels, and is forbidden to the controller.
     ///
     /// # Errors
     /// When the API server refuses for another reason.
@@ -215,9 +278,13 @@ impl Applier {
         self.applied.lock().remove(id);
         match self.api(id).delete(&id.name, &params).await {
             Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(false),
             Err(kube::Error::Api(status)) if status.code == 403 && id.namespace != self.namespace => {
                 tracing::debug!(%id, reason = status.message, "bears the label and is not the controller's to delete");
+                let mut refused = self.refused.lock();
+                if let Some(uid) = uid.filter(|_| refused.len() < REMEMBERED) {
+                    refused.insert(uid.to_owned());
+                }
                 Ok(false)
             }
             Err(source) => Err(ApplyError::Api { id: id.clone(), source }),
@@ -291,6 +358,56 @@ impl Applier {
         };
         // Applied at once, so that all fields are this manager's by the one operation that can also remove them.
         self.patch(id, &desired.body, Some(&uid)).await
+    }
+}
+
+/// The metadata of all objects that are asked for, or what `of` makes of it, page by page.
+pub(super) async fn listed<K, T>(
+    api: &Api<K>,
+    mut which: ListParams,
+    of: impl Fn(&PartialObjectMeta<K>) -> T,
+) -> Result<Vec<T>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    which.limit = Some(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list_metadata(&which).await?;
+        found.extend(page.items.iter().map(&of));
+        which.continue_token = page.metadata.continue_.filter(|more| !more.is_empty());
+        if which.continue_token.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+// === impl Removal ===
+
+impl Removal {
+    /// Whether there was nothing to remove.
+    pub fn is_nothing(&self) -> bool {
+        self.gone.is_empty() && self.left == 0
+    }
+}
+
+// === impl Batch ===
+
+impl Batch {
+    fn choose(
+        namespace: &str,
+        made: impl Iterator<Item = (ObjectId, Option<String>)>,
+        is_known: impl Fn(&ObjectId) -> bool,
+    ) -> Self {
+        let (mut objects, others): (Vec<_>, Vec<_>) = made.partition(|(id, _)| id.namespace == namespace);
+        let (mut known, mut labelled): (Vec<_>, Vec<_>) = others.into_iter().partition(|(id, _)| is_known(id));
+        // Any of them, so that none stands before all others for ever.
+        labelled.shuffle(&mut rand::rng());
+        known.append(&mut labelled);
+        let left = known.len().saturating_sub(AT_ONCE);
+        known.truncate(AT_ONCE);
+        objects.append(&mut known);
+        Self { objects, left }
     }
 }
 
@@ -397,5 +514,33 @@ mod tests {
         ] {
             assert_eq!(effort(kind, &before, now, touched), expected, "{kind:?} {}", now.resource_version);
         }
+    }
+
+    fn object(namespace: &str, n: usize) -> (ObjectId, Option<String>) {
+        let id = ObjectId { kind: Kind::ConfigMap, namespace: namespace.to_owned(), name: format!("o{n}") };
+        (id, Some(n.to_string()))
+    }
+
+    /// Labels in tenants' namespaces are theirs to write, on thousands of objects.
+    #[test]
+    fn forged_labels_neither_take_all_of_a_removal_nor_stand_before_what_was_made() {
+        let forged = (0..5000).map(|n| object("mallory", n));
+        let made = [object("alice", 1), object("system", 1), object("system", 2)];
+        let batch = Batch::choose("system", forged.chain(made.clone()), |id| id.namespace == "alice");
+        assert_eq!(batch.objects.len(), AT_ONCE + 2);
+        assert_eq!(batch.left, 5001 - AT_ONCE);
+        for made in &made {
+            assert!(batch.objects.contains(made), "{made:?}");
+        }
+    }
+
+    #[test]
+    fn each_of_many_has_its_turn() {
+        let mut seen = HashSet::new();
+        for _ in 0..200 {
+            let batch = Batch::choose("system", (0..200).map(|n| object("mallory", n)), |_| false);
+            seen.extend(batch.objects.into_iter().map(|(id, _)| id));
+        }
+        assert_eq!(seen.len(), 200);
     }
 }

@@ -42,15 +42,16 @@ impl Pass<'_> {
         let mut made = self.context.applier.made_for(&self.names.uid).await?;
         // Also if somebody took its label away.
         made.entry(certificates::authority_id(&self.names)).or_default();
-        let mut deployed = false;
-        for (id, uid) in made {
-            self.context.applier.delete(&id, uid.as_deref()).await?;
-            deployed |= id.kind == Kind::Deployment;
-        }
+        let deployed = made.keys().any(|id| id.kind == Kind::Deployment);
+        let removal = self.context.applier.remove(made).await?;
         // A Deployment stays until its pods have gone, and nobody writes any more then. Others may linger where somebody
         // else's finalizer holds them; nothing waits for those.
         if deployed {
             self.waits(GOING, "the proxies are going");
+            return Ok(false);
+        }
+        if removal.left > 0 {
+            self.waits(GOING, "what was made for it is going");
             return Ok(false);
         }
         let Some(outcome) = self.without_data().await? else { return Ok(false) };

@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
-    runtime::{controller::Action, reflector::ObjectRef},
+    runtime::reflector::ObjectRef,
 };
 use serde_json::json;
 
@@ -45,12 +45,12 @@ pub(super) struct Pass<'a> {
     pub(super) done: Vec<Notice>,
 }
 
-/// Looks at one EtcdProxy.
-pub(super) async fn reconcile(proxy: Arc<EtcdProxy>, context: Arc<Context>) -> Result<Action, PassError> {
+/// Looks at one EtcdProxy. Answers when to look again.
+pub(super) async fn reconcile(proxy: Arc<EtcdProxy>, context: &Context) -> Result<Duration, PassError> {
     let owner = ObjectRef::from_obj(proxy.as_ref());
     let counted = context.metrics.reconcile.begin("EtcdProxy");
     let mut pass = Pass {
-        context: &context,
+        context,
         proxy: &proxy,
         owner: owner.clone(),
         names: context.names(&proxy),
@@ -77,12 +77,12 @@ pub(super) async fn reconcile(proxy: Arc<EtcdProxy>, context: Arc<Context>) -> R
     result?;
     context.failures.none(&owner);
     // Not all at once.
-    Ok(Action::requeue(again.mul_f64(1.0 - rand::random::<f64>() / 10.0)))
+    Ok(again.mul_f64(1.0 - rand::random::<f64>() / 10.0))
 }
 
-/// After a pass that failed.
-pub(super) fn failed(proxy: Arc<EtcdProxy>, error: &PassError, context: Arc<Context>) -> Action {
-    let owner = ObjectRef::from_obj(proxy.as_ref());
+/// After a pass that failed: when to try again.
+pub(super) fn failed(proxy: &EtcdProxy, error: &PassError, context: &Context) -> Duration {
+    let owner = ObjectRef::from_obj(proxy);
     tracing::warn!(proxy = %format!("{}/{}", proxy.namespace().unwrap_or_default(), proxy.name_any()), %error, "a pass failed and is repeated");
     context.failures.after_another(owner)
 }
@@ -211,7 +211,7 @@ impl Pass<'_> {
             policy::check(self.proxy, &facts).into_iter().partition(|refusal| refusal.client.is_some());
         if refusals.iter().any(|refusal| refusal.reason == Reason::UpstreamAuthRequired) {
             // An identity of the upstream that is no longer permitted does not stay beside the tenant.
-            self.context.applier.prune(&self.names.uid, &BTreeSet::new()).await?;
+            self.prune(&BTreeSet::new()).await?;
         }
         self.findings.clients = of_clients.iter().map(problem_of).collect();
         // A bound that was lowered below what an object has asked for cuts it; it keeps nobody from its certificates.
@@ -353,13 +353,11 @@ impl Pass<'_> {
     /// Whether nothing runs any more for an EtcdProxy that is gone; what was left because somebody took its finalizer away goes
     /// now.
     async fn has_left(&self, uid: &str) -> Result<bool, PassError> {
-        let mut left = true;
-        if !uid.is_empty() {
-            for (id, object) in self.context.applier.made_for(uid).await? {
-                left &= !self.context.applier.delete(&id, object.as_deref()).await?;
-            }
+        if uid.is_empty() {
+            return Ok(true);
         }
-        Ok(left)
+        let applier = &self.context.applier;
+        Ok(applier.remove(applier.made_for(uid).await?).await?.is_nothing())
     }
 
     /// What there is to be in mode Deployment; nothing if there can be no certificates.
@@ -479,8 +477,17 @@ impl Pass<'_> {
             name,
         });
         let keep = desired.iter().map(|object| object.id.clone()).chain(authority).collect();
-        for id in applier.prune(&self.names.uid, &keep).await? {
+        self.prune(&keep).await
+    }
+
+    /// Removes what is not among `keep`; as much as one pass may take, and the rest soon.
+    async fn prune(&mut self, keep: &BTreeSet<objects::ObjectId>) -> Result<(), PassError> {
+        let removal = self.context.applier.prune(&self.names.uid, keep).await?;
+        for id in removal.gone {
             tracing::info!(%id, owner = %self.names.owner(), "removed what is not wanted any more");
+        }
+        if removal.left > 0 {
+            self.again = self.again.min(LOOK_AGAIN);
         }
         Ok(())
     }

@@ -30,8 +30,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::changes::{Change, Changes};
 use self::owners::Owners;
+use super::orphans::Gone;
 use crate::{
-    api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream, UID_LABEL},
+    api::{EtcdProxy, EtcdProxyGrant, EtcdUpstream, FINALIZER, UID_LABEL},
     objects::{Kind, ObjectId},
 };
 
@@ -51,6 +52,8 @@ pub struct Stores {
     pub deployments: Store<Deployment>,
     /// Secrets of the controller's namespace, those of operators included.
     pub secrets: Store<PartialObjectMeta<Secret>>,
+    /// EtcdProxies that are gone.
+    pub gone: Arc<Gone>,
     owned: Arc<BTreeMap<Kind, Store<OwnedMeta>>>,
     owners: Arc<Owners>,
     /// Held by whoever waits for the caches: of two that wait for one kube store at a time, only the last is woken
@@ -75,8 +78,13 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
     let owners = Arc::new(Owners::new(namespace, proxies.clone()));
 
     let of_status = owners.clone();
+    let gone_proxies = Arc::new(Gone::default());
+    let ending = gone_proxies.clone();
     let referring = Mutex::new(HashMap::new());
     follower.typed("EtcdProxy", Api::<EtcdProxy>::all(client.clone()), all(), writer, move |proxy, gone| {
+        if gone {
+            ending.push(proxy.uid().unwrap_or_default());
+        }
         let object = ObjectRef::from_obj(proxy);
         let mut referring = referring.lock();
         let known = match gone {
@@ -135,12 +143,15 @@ pub fn watch(client: &Client, namespace: &str, tasks: &TaskTracker, stop: &Cance
         });
     }
     let owned = Arc::new(owned);
-    let stores = Stores { proxies, upstreams, grants, deployments, secrets, owned, owners, filling: Arc::default() };
+    let (gone, filling) = (gone_proxies, Arc::default());
+    let stores = Stores { proxies, upstreams, grants, deployments, secrets, gone, owned, owners, filling };
     Watching { stores, changes }
 }
 
+/// One object after the other, from the first on: a page of a list is decoded whole, and whoever writes 500 objects as large as
+/// the API server takes them would have this process killed for its memory.
 fn all() -> watcher::Config {
-    watcher::Config::default()
+    watcher::Config::default().streaming_lists()
 }
 
 struct Follower {
@@ -202,13 +213,19 @@ impl Follower {
     }
 }
 
-/// Who managed which field, and what others noted, is much, and nobody here asks.
+/// Who managed which field, and what others noted, is much, and nobody here asks. Of metadata only that is kept which nobody can
+/// make large.
 fn slim<K: Resource>(object: &mut K) {
     let metadata = object.meta_mut();
     metadata.managed_fields = None;
     metadata.annotations = None;
+    metadata.owner_references = None;
+    metadata.generate_name = None;
     if let Some(labels) = &mut metadata.labels {
         labels.retain(|label, _| label == UID_LABEL);
+    }
+    if let Some(finalizers) = &mut metadata.finalizers {
+        finalizers.retain(|finalizer| finalizer == FINALIZER);
     }
 }
 
@@ -256,14 +273,18 @@ impl Stores {
         found
     }
 
-    /// The uids in labels of objects that were made for EtcdProxies.
-    pub fn labelled_uids(&self) -> std::collections::BTreeSet<String> {
-        let mut uids = std::collections::BTreeSet::new();
-        for store in self.owned.values() {
-            uids.extend(store.state().iter().filter_map(|object| object.labels().get(UID_LABEL).cloned()));
+    /// Everything labelled as made for an EtcdProxy, by its uid.
+    pub fn all_made(&self) -> BTreeMap<String, BTreeMap<ObjectId, Option<String>>> {
+        let mut made = BTreeMap::<_, BTreeMap<_, _>>::new();
+        let mut add = |kind, metadata: &kube::core::ObjectMeta| {
+            let Some(uid) = metadata.labels.as_ref().and_then(|labels| labels.get(UID_LABEL)) else { return };
+            made.entry(uid.clone()).or_default().insert(id_of(kind, metadata), metadata.uid.clone());
+        };
+        for (kind, store) in self.owned.iter() {
+            store.state().iter().for_each(|object| add(*kind, &object.metadata));
         }
-        uids.extend(self.deployments.state().iter().filter_map(|object| object.labels().get(UID_LABEL).cloned()));
-        uids
+        self.deployments.state().iter().for_each(|object| add(Kind::Deployment, &object.metadata));
+        made
     }
 
     /// Remembers whom an object is made for.
@@ -297,5 +318,37 @@ fn id_of(kind: Kind, metadata: &kube::core::ObjectMeta) -> ObjectId {
         kind,
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A tenant chooses all of these, up to what the API server takes in one object.
+    #[test]
+    fn nothing_that_a_tenant_can_make_large_is_kept_of_metadata() {
+        let many = |text: &str| (0..5000).map(|n| (format!("{text}{n}"), "x".repeat(60))).collect::<BTreeMap<_, _>>();
+        let mut labels = many("label");
+        labels.insert(UID_LABEL.to_owned(), "u".to_owned());
+        let finalizers: Vec<_> = many("a/").into_keys().chain([FINALIZER.to_owned()]).collect();
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "q"});
+        let mut grant: EtcdProxyGrant = serde_json::from_value(json!({
+            "apiVersion": "etcd.programming-kubernetes.info/v1alpha1",
+            "kind": "EtcdProxyGrant",
+            "metadata": {
+                "name": "g", "namespace": "n", "labels": labels, "annotations": many("note"), "finalizers": finalizers,
+                "ownerReferences": vec![owner; 1000], "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}],
+            },
+            "spec": {"from": [], "targets": []},
+        }))
+        .unwrap();
+        slim(&mut grant);
+        assert_eq!(
+            serde_json::to_value(&grant.metadata).unwrap(),
+            json!({"name": "g", "namespace": "n", "labels": {UID_LABEL: "u"}, "finalizers": [FINALIZER]})
+        );
     }
 }
