@@ -116,6 +116,8 @@ impl Scene {
         let cluster = Cluster::start(options)?;
         let (kubectl, node) = (cluster.kubectl(), cluster.node()?);
         kubectl.ok(&["create", "namespace", NAMESPACE])?;
+        let quick = json!({"spec": {"minValidity": format!("{}s", VALIDITY.as_secs())}}).to_string();
+        kubectl.ok(&["patch", "etcdupstream", "default", "--type=merge", "--patch", &quick])?;
         let object = json!({
             "apiVersion": "etcd.programming-kubernetes.info/v1alpha1", "kind": "EtcdProxy",
             "metadata": {"namespace": NAMESPACE, "name": NAME},

@@ -15,7 +15,7 @@ use std::{collections::HashSet, fmt};
 use kube::ResourceExt as _;
 
 pub use self::{
-    bounds::{limits, replicas, resources},
+    bounds::{limits, replicas, resources, tls},
     clients::{ClientTargets, Target, client_targets, consents},
     prefix::{HeldPrefix, adopts, allocated_prefix, wanted_prefix},
 };
@@ -70,6 +70,8 @@ pub enum Reason {
     ReplicasNotAllowed,
     /// More compute resources than permitted.
     ResourcesNotAllowed,
+    /// Certificates of a shorter life than permitted.
+    ValidityNotAllowed,
     /// A placement that is not permitted.
     PlacementNotAllowed,
     /// A sidecar would hand the upstream's credentials to the tenant.
@@ -224,7 +226,10 @@ impl fmt::Display for Refusal {
 impl Reason {
     /// Whether it is about how much of something there may be: more can be cut to that.
     pub fn is_bound(self) -> bool {
-        matches!(self, Self::LimitsNotAllowed | Self::ReplicasNotAllowed | Self::ResourcesNotAllowed)
+        matches!(
+            self,
+            Self::LimitsNotAllowed | Self::ReplicasNotAllowed | Self::ResourcesNotAllowed | Self::ValidityNotAllowed
+        )
     }
 
     /// The reason of a condition.
@@ -239,6 +244,7 @@ impl Reason {
             Self::LimitsNotAllowed => "LimitsNotAllowed",
             Self::ReplicasNotAllowed => "ReplicasNotAllowed",
             Self::ResourcesNotAllowed => "ResourcesNotAllowed",
+            Self::ValidityNotAllowed => "ValidityNotAllowed",
             Self::PlacementNotAllowed => "PlacementNotAllowed",
             Self::UpstreamAuthRequired => "UpstreamAuthRequired",
             Self::ClientsNotAllowed => "ClientsNotAllowed",

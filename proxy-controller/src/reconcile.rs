@@ -318,8 +318,7 @@ impl Context {
     /// Tells events. One that cannot be told is not worth a pass.
     async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, notices: Vec<Notice>) {
         for Notice { severity, reason, action, related, note } in notices {
-            // The API admits 1 kB.
-            let note = note.chars().take(900).collect();
+            let note = note_within(note);
             let event =
                 Event { type_: severity, reason, note: Some(note), action: action.to_owned(), secondary: related };
             match self.recorder.publish(&event, &object.object_ref(&())).await {
@@ -336,6 +335,16 @@ impl Context {
 /// The name of the EtcdUpstream that an EtcdProxy refers to.
 pub fn upstream_of(proxy: &EtcdProxy) -> &str {
     &proxy.spec.upstream_ref.name
+}
+
+/// As much of a note as the API admits: 1024 bytes (`noteLengthLimit`).
+fn note_within(mut note: String) -> String {
+    const MOST: usize = 1024;
+    if note.len() > MOST {
+        note.truncate(note.floor_char_boundary(MOST - '…'.len_utf8()));
+        note.push('…');
+    }
+    note
 }
 
 /// Logs what conditions of an object now say that they did not say before.
@@ -377,5 +386,20 @@ fn outcome(result: &Result<(), PassError>, blocked: Option<&'static str>) -> (Ou
         (Err(error), _) => (Outcome::Error, error.reason()),
         (Ok(()), Some(reason)) => (Outcome::Blocked, reason),
         (Ok(()), None) => (Outcome::Success, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_as_long_as_the_api_admits_in_bytes() {
+        for (note, length) in [("a".repeat(1024), 1024), ("ä".repeat(1000), 1023), ("𝄞".repeat(900), 1023)] {
+            let within = note_within(note.clone());
+            assert_eq!(within.len(), length);
+            assert!(note.starts_with(within.trim_end_matches('…')));
+        }
+        assert_eq!(note_within("as it is".to_owned()), "as it is");
     }
 }

@@ -54,11 +54,13 @@ pub struct Resources {
     /// What is reserved: `cpu` and `memory`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(validation = ("self.all(name, name in ['cpu', 'memory'])", "only cpu and memory may be named"))]
+    #[x_kube(validation = ("self.all(name, type(self[name]) != string || !isQuantity(self[name]) || quantity(self[name]).isGreaterThan(quantity('0')))", "must be greater than 0, which would be no bound"))]
     #[schemars(extend("maxProperties" = 2))]
     pub requests: BTreeMap<String, Quantity>,
     /// What is not exceeded: `cpu` and `memory`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(validation = ("self.all(name, name in ['cpu', 'memory'])", "only cpu and memory may be named"))]
+    #[x_kube(validation = ("self.all(name, type(self[name]) != string || !isQuantity(self[name]) || quantity(self[name]).isGreaterThan(quantity('0')))", "must be greater than 0, which would be no bound"))]
     #[schemars(extend("maxProperties" = 2))]
     pub limits: BTreeMap<String, Quantity>,
 }
@@ -69,7 +71,8 @@ pub struct Resources {
 pub struct Placement {
     /// Labels that a node must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
+    #[x_kube(validation = ("self.all(label, self[label].matches('^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$'))", "must be values of labels: letters, digits, -, _ and ."))]
+    #[schemars(extend("maxProperties" = 16, "additionalProperties" = {"type": "string", "maxLength": 63}))]
     pub node_selector: BTreeMap<String, String>,
     /// Taints that are tolerated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -170,12 +170,12 @@ pub struct Client {
     pub namespace: Option<String>,
     /// The Secret with certificate, key and CA bundle; absent: `<name of this object>-etcd-<name of the client>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')", "must be the name of an object: lower-case letters, digits, - and ."))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')", "must be the name of an object: lower-case letters, digits and -, in parts separated by ."))]
     #[schemars(length(min = 1, max = 253))]
     pub secret_name: Option<String>,
     /// The ConfigMap with the CA bundle; absent: none is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')", "must be the name of an object: lower-case letters, digits, - and ."))]
+    #[x_kube(validation = ("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')", "must be the name of an object: lower-case letters, digits and -, in parts separated by ."))]
     #[schemars(length(min = 1, max = 253))]
     pub config_map_name: Option<String>,
 }

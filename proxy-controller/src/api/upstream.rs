@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, core::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{Limits, Resources};
@@ -96,6 +96,12 @@ pub struct EtcdUpstreamSpec {
     /// Most that tenants may set their limits to. What is absent here is bounded by the defaults.
     #[serde(default)]
     pub max_limits: Limits,
+    /// The shortest life of certificates that tenants may ask for: each renewal costs everybody. At least `60s`.
+    #[serde(default = "default_min_validity")]
+    #[x_kube(validation = ("self.matches('^([0-9]+(ms|s|m|h))+$')", "must be made of hours, minutes and seconds, such as 24h or 10m; there is no unit for days"))]
+    #[x_kube(validation = ("!self.matches('^([0-9]+(ms|s|m|h))+$') || duration(self) >= duration('60s') && duration(self) <= duration('87600h')", "must be between 60s and 87600h"))]
+    #[schemars(with = "String", length(max = 32), extend("default" = "10m"))]
+    pub min_validity: Duration,
     /// Puts an identity of this etcd beside the tenant in mode Sidecar: **the tenant is trusted with the whole etcd**, the
     /// cluster's own data included if it lies there.
     #[serde(default)]
@@ -266,6 +272,10 @@ impl Default for Defaults {
     fn default() -> Self {
         Self { image: None, replicas: default_replicas(), resources: default_resources(), limits: default_limits() }
     }
+}
+
+fn default_min_validity() -> Duration {
+    std::time::Duration::from_secs(600).into()
 }
 
 fn default_prefix_root() -> String {

@@ -1,13 +1,17 @@
 //! Limits, replicas and compute resources: what applies, and what is too much.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, core::Duration};
 
 use super::{Fault, Reason, Refusal, Value, quantity::Amount};
-use crate::api::{EtcdProxy, EtcdUpstream, Limits, Mode, Resources};
+use crate::api::{EtcdProxy, EtcdUpstream, Limits, Mode, Resources, Tls};
 
 /// The compute resources that anybody may name.
 const COMPUTE: [&str; 2] = ["cpu", "memory"];
+
+/// The least of each that a tenant may name, unless the EtcdUpstream's default request is less. 0 would be no limit at all to
+/// Kubernetes, and next to nothing makes a pod that takes from others what it has not reserved.
+const LEAST: [(&str, &str); 2] = [("cpu", "10m"), ("memory", "16Mi")];
 
 /// The limits that apply to a tenant: its own, else the EtcdUpstream's defaults. A wish above what is permitted counts as what
 /// is permitted, so that a limit lowered later takes effect.
@@ -43,14 +47,15 @@ pub fn replicas(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> i32 {
 }
 
 /// The compute resources of one proxy process: for each name the wish, at most what is permitted, else the EtcdUpstream's
-/// default. So a tenant cannot rid itself of a default limit by naming another. A request never exceeds its limit.
+/// default. So a tenant cannot rid itself of a default limit by naming another. What is too little counts as not named. A request
+/// never exceeds its limit.
 pub fn resources(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Resources {
     let wish = proxy.spec.resources.clone().unwrap_or_default();
     let mut applied = upstream.spec.defaults.resources.clone();
     for name in COMPUTE {
         let max = most(upstream, name);
         for (wishes, applied) in [(&wish.requests, &mut applied.requests), (&wish.limits, &mut applied.limits)] {
-            if let Some(wish) = wishes.get(name) {
+            if let Some(wish) = wishes.get(name).filter(|wish| !is_too_little(wish, least(upstream, name).as_ref())) {
                 let value = max.filter(|max| exceeds(wish, max)).unwrap_or(wish);
                 applied.insert(name.to_owned(), value.clone());
             }
@@ -70,6 +75,7 @@ pub(super) fn check(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Vec<Refusal> 
     if proxy.spec.mode == Mode::Deployment {
         refusals.extend(check_replicas(proxy, upstream));
         refusals.extend(check_resources(proxy, upstream));
+        refusals.extend(check_validity(proxy, upstream));
     }
     refusals
 }
@@ -105,6 +111,29 @@ fn check_limits(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Vec<Refusal> {
     refusals
 }
 
+/// The validities of certificates that apply: the wish, at least what the EtcdUpstream says.
+pub fn tls(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Tls {
+    let (wish, min) = (&proxy.spec.tls, upstream.spec.min_validity);
+    if seconds(wish.validity) >= seconds(min) {
+        return wish.clone();
+    }
+    let ca_validity = if seconds(wish.ca_validity) < seconds(min) { min } else { wish.ca_validity };
+    Tls { validity: min, ca_validity, ..wish.clone() }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    std::time::Duration::from(duration).as_secs_f64()
+}
+
+fn check_validity(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Option<Refusal> {
+    let (wish, min) = (proxy.spec.tls.validity, upstream.spec.min_validity);
+    (seconds(wish) < seconds(min)).then(|| {
+        let message = format!("EtcdUpstream {} allows no less than {min}", upstream.name_any());
+        let value = Value::text(&wish.to_string());
+        Refusal::new("spec.tls.validity", Reason::ValidityNotAllowed, Fault::Invalid(value), message)
+    })
+}
+
 fn check_replicas(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Option<Refusal> {
     let (wish, max) = (proxy.spec.replicas?, upstream.spec.max_replicas);
     (wish > max).then(|| {
@@ -127,6 +156,8 @@ fn check_resources(proxy: &EtcdProxy, upstream: &EtcdUpstream) -> Vec<Refusal> {
                 refuse(field, value, "only cpu and memory may be named".to_owned());
             } else if Amount::parse(value).is_none() {
                 refuse(field, value, "must be a quantity that is not negative".to_owned());
+            } else if let Some(least) = least(upstream, name).filter(|least| is_too_little(value, Some(least))) {
+                refuse(field, value, format!("must be at least {}: a proxy needs that much", least.0));
             } else if let Some(max) = most(upstream, name).filter(|max| exceeds(value, max)) {
                 refuse(field, value, format!("EtcdUpstream {} allows at most {}", upstream.name_any(), max.0));
             } else if part == "requests"
@@ -160,6 +191,23 @@ fn most<'a>(upstream: &'a EtcdUpstream, name: &str) -> Option<&'a Quantity> {
     let spec = &upstream.spec;
     let defaults = &spec.defaults.resources;
     spec.max_resources.get(name).or_else(|| defaults.limits.get(name)).or_else(|| defaults.requests.get(name))
+}
+
+/// The least of one compute resource that a tenant may name.
+fn least(upstream: &EtcdUpstream, name: &str) -> Option<Quantity> {
+    let least = LEAST.iter().find(|(of, _)| *of == name).map(|(_, least)| Quantity((*least).to_owned()))?;
+    let default = upstream.spec.defaults.resources.requests.get(name);
+    let less =
+        default.filter(|default| Amount::parse(default).is_some_and(|it| it.units() > 0) && exceeds(&least, default));
+    Some(less.cloned().unwrap_or(least))
+}
+
+/// Whether a quantity is less than the least. What is no quantity is not too little: it is refused, and cut, as too much.
+fn is_too_little(quantity: &Quantity, least: Option<&Quantity>) -> bool {
+    match (Amount::parse(quantity), least.and_then(Amount::parse)) {
+        (Some(amount), Some(least)) => amount < least,
+        _ => false,
+    }
 }
 
 /// Whether one quantity is greater than another. What is no quantity is too much, and no bound that can be kept.

@@ -269,6 +269,19 @@ fn resources_are_bounded() {
             json!({"requests": {"memory": "300Mi"}}),
             "spec.resources.requests[memory]: Invalid value: \"300Mi\": must be less than or equal to the memory limit of 256Mi (ResourcesNotAllowed)",
         ),
+        // To Kubernetes, a limit of 0 is none.
+        (
+            json!({"limits": {"memory": "0"}}),
+            "spec.resources.limits[memory]: Invalid value: \"0\": must be at least 16Mi: a proxy needs that much (ResourcesNotAllowed)",
+        ),
+        (
+            json!({"limits": {"cpu": "1n"}}),
+            "spec.resources.limits[cpu]: Invalid value: \"1n\": must be at least 10m: a proxy needs that much (ResourcesNotAllowed)",
+        ),
+        (
+            json!({"requests": {"memory": "0Gi"}}),
+            "spec.resources.requests[memory]: Invalid value: \"0Gi\": must be at least 16Mi: a proxy needs that much (ResourcesNotAllowed)",
+        ),
         (
             json!({"requests": {"memory": "-1"}}),
             "spec.resources.requests[memory]: Invalid value: \"-1\": must be a quantity that is not negative (ResourcesNotAllowed)",
@@ -287,13 +300,38 @@ fn a_tenant_cannot_shed_a_default_limit() {
     let upstream = upstream(json!({}));
     let applied = |wish: Json| serde_json::to_value(resources(&proxy(json!({"resources": wish})), &upstream)).unwrap();
     let defaults = json!({"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}});
-    for nothing in [json!({}), json!({"limits": {}}), json!({"limits": {"nvidia.com/gpu": "1"}})] {
+    let zero = json!({"cpu": "0", "memory": "0"});
+    let little = json!({"cpu": "1n", "memory": "1"});
+    for nothing in [
+        json!({}),
+        json!({"limits": {}}),
+        json!({"limits": {"nvidia.com/gpu": "1"}}),
+        json!({"requests": zero, "limits": zero}),
+        json!({"requests": little, "limits": little}),
+    ] {
         assert_eq!(applied(nothing), defaults);
     }
     assert_eq!(
         applied(json!({"requests": {"memory": "300Mi"}, "limits": {"memory": "16Mi", "cpu": "-5"}})),
         json!({"requests": {"cpu": "50m", "memory": "16Mi"}, "limits": {"memory": "16Mi", "cpu": "50m"}})
     );
+}
+
+#[test]
+fn certificates_live_as_long_as_the_operator_says_at_least() {
+    let asked = proxy(json!({"tls": {"validity": "60s", "caValidity": "5m"}}));
+    let refusals = refused(&asked, &upstream(json!({})));
+    let [refusal] = refusals.as_slice() else { panic!("{refusals:?}") };
+    assert!(refusal.starts_with("spec.tls.validity: Invalid value"), "{refusal}");
+    assert!(refusal.ends_with("(ValidityNotAllowed)"), "{refusal}");
+    let seconds = |tls: crate::api::Tls| {
+        (std::time::Duration::from(tls.validity).as_secs(), std::time::Duration::from(tls.ca_validity).as_secs())
+    };
+    assert_eq!(seconds(tls(&asked, &upstream(json!({})))), (600, 600));
+    let quick = upstream(json!({"minValidity": "60s"}));
+    assert_eq!(refused(&asked, &quick), [""; 0]);
+    assert_eq!(seconds(tls(&asked, &quick)), (60, 300));
+    assert_eq!(refused(&proxy(json!({})), &upstream(json!({}))), [""; 0]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::{Context, PassError};
 use crate::{
-    api::{Certificates, DEFAULT_CLIENT, EtcdProxy, MANAGER, RotationPhase, UID_LABEL},
+    api::{Certificates, DEFAULT_CLIENT, EtcdProxy, MANAGER, RotationPhase, Tls, UID_LABEL},
     objects::{Kind, Names, ObjectId, authority_secret},
     pki::{self, Authority, Identity, Observed, Owner, Phase, PkiError, Plan, Stored, Wanted},
     policy::ClientTargets,
@@ -51,12 +51,13 @@ impl Context {
         &self,
         proxy: &EtcdProxy,
         names: &Names,
+        tls: &Tls,
         targets: &[ClientTargets],
     ) -> Result<(Plan, Vec<ObjectId>), PassError> {
         let owner = Owner { namespace: names.namespace.clone(), name: names.name.clone(), uid: names.uid.clone() };
         // It is not applied like the others, and yet is looked at again when somebody changes it.
         self.stores.remember_owner(&authority_id(names), ObjectRef::from_obj(proxy));
-        let mut wanted = wanted(proxy, names, owner, targets);
+        let mut wanted = wanted(tls, names, owner, targets);
         let kept = self.kept(names, &wanted.owner).await?;
         let (stored, foreign) = self.stored(names, targets).await?;
         // Nothing is issued that cannot be handed over: it would be issued again in every pass.
@@ -198,8 +199,7 @@ pub(super) fn authority_id(names: &Names) -> ObjectId {
     ObjectId { kind: Kind::Secret, namespace: names.controller_namespace.clone(), name: names.authority() }
 }
 
-fn wanted(proxy: &EtcdProxy, names: &Names, owner: Owner, targets: &[ClientTargets]) -> Wanted {
-    let tls = &proxy.spec.tls;
+fn wanted(tls: &Tls, names: &Names, owner: Owner, targets: &[ClientTargets]) -> Wanted {
     let common_names = targets.iter().map(|target| (target.client.clone(), names.common_name(&target.client)));
     Wanted {
         owner,

@@ -368,7 +368,8 @@ impl Pass<'_> {
         prefix: &Prefix,
         clients: &[ClientTargets],
     ) -> Result<Option<Vec<Desired>>, PassError> {
-        let (plan, foreign) = match self.context.certificates(self.proxy, &self.names, clients).await {
+        let tls = policy::tls(self.proxy, upstream);
+        let (plan, foreign) = match self.context.certificates(self.proxy, &self.names, &tls, clients).await {
             Ok(planned) => planned,
             Err(PassError::Pki(error)) if certificates::is_lasting(&error) => {
                 self.findings.certificates = Some(Err(Problem::new("CertificateError", error.to_string())));
