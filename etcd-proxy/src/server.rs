@@ -32,6 +32,7 @@ use self::{
 pub use self::{
     listener::{BindError, Listener, Peer},
     metrics::ConnectionMetrics,
+    places::Standing,
     process::ProcessCollector,
     routes::{ClientRoutes, MetricsRoutes},
 };
@@ -76,6 +77,14 @@ impl Server {
         Self { http: http_builder(&settings), settings, places, listeners, connections, shutdown, metrics }
     }
 
+    /// The same server, with which a new connection takes the place of the one that has been of least use where there is no
+    /// other: for listeners whose clients are all alike and connect again, and which must not be shut to them. What has been of
+    /// use the handler says, by the [`Standing`] that is among a request's extensions.
+    #[must_use]
+    pub fn making_room(self) -> Self {
+        Self { places: self.places.making_room(), ..self }
+    }
+
     /// Accepts connections on `listener` until the process closes.
     pub fn serve(&self, listener: Listener, tls: Option<Arc<impl ServerTlsSource>>, handler: impl Handler) {
         let server = self.clone();
@@ -118,11 +127,14 @@ impl Server {
             shutdown: self.shutdown.clone(),
             metrics: self.metrics.clone(),
             peer,
+            standing: self.places.makes_room().then(|| place.standing().clone()),
         };
         let (tls, handler) = (tls.map(|tls| tls.server_config()), handler.clone());
         self.connections.spawn(async move {
-            let _place = place;
-            connection.serve(stream, tls, handler).await;
+            let serving = connection.serve(stream, tls, handler);
+            if place.standing().evicted().run_until_cancelled(serving).await.is_none() {
+                tracing::debug!(%peer, "connection closed: another took its place");
+            }
         });
     }
 }
@@ -173,6 +185,7 @@ async fn pause_after(listener: &Listener, error: &io::Error) {
 struct HyperService<H> {
     handler: H,
     peer: Peer,
+    standing: Option<Standing>,
 }
 
 impl<H: Handler> hyper::service::Service<Request<Incoming>> for HyperService<H> {
@@ -180,7 +193,10 @@ impl<H: Handler> hyper::service::Service<Request<Incoming>> for HyperService<H> 
     type Error = Infallible;
     type Future = futures::future::Map<H::Future, fn(Response<Body>) -> Result<Response<Body>, Infallible>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        if let Some(standing) = &self.standing {
+            request.extensions_mut().insert(standing.clone());
+        }
         futures::FutureExt::map(self.handler.handle(request, self.peer), Ok)
     }
 }

@@ -26,10 +26,11 @@ pub use self::{
     webhook::{Denial, Review, Webhook},
 };
 
-/// Most connections at a time on each listener. An API server keeps a few.
-const CONNECTIONS: usize = 64;
-/// Most connections at a time of one address: one busy client leaves room for the API servers.
-const CONNECTIONS_PER_CLIENT: usize = 32;
+/// Most connections at a time on each listener. An API server keeps a few. Where there is no room for a new one it takes the place of
+/// another: whoever can reach the port could keep the API servers out otherwise, and with them every EtcdProxy.
+const CONNECTIONS: usize = 512;
+/// Most connections at a time of one address.
+const CONNECTIONS_PER_CLIENT: usize = 16;
 /// Most requests at a time on one HTTP/2 connection.
 const STREAMS: u32 = 100;
 /// For a TLS handshake, and again for the head of a request.
@@ -124,7 +125,7 @@ impl Serving {
             unix_socket_mode: 0,
         };
         let (listeners, connections) = (self.listeners.clone(), self.connections.clone());
-        Server::new(settings, listeners, connections, self.shutdown.clone(), self.metrics.clone())
+        Server::new(settings, listeners, connections, self.shutdown.clone(), self.metrics.clone()).making_room()
     }
 }
 

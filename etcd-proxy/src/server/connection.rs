@@ -14,7 +14,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    ConnectionMetrics, Handler, HyperService, Peer, client_stream::ClientStream, listener::Stream, metrics::Refused,
+    ConnectionMetrics, Handler, HyperService, Peer, Standing, client_stream::ClientStream, listener::Stream,
+    metrics::Refused,
 };
 use crate::{cork::Corked, drain::Shutdown};
 
@@ -25,6 +26,8 @@ pub(super) struct Connection {
     pub(super) shutdown: Shutdown,
     pub(super) metrics: ConnectionMetrics,
     pub(super) peer: Peer,
+    /// Where the server makes room for new connections.
+    pub(super) standing: Option<Standing>,
 }
 
 impl Connection {
@@ -53,7 +56,7 @@ impl Connection {
     async fn serve_http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, handler: impl Handler) {
         let peer = self.peer;
         let (stream, arrived, back) = ClientStream::new(stream);
-        let service = HyperService { handler, peer };
+        let service = HyperService { handler, peer, standing: self.standing.clone() };
         let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(Corked::new(stream)), service));
         let mut patience = pin!(sleep(self.handshake_timeout));
         let mut patient = true;

@@ -3,7 +3,7 @@
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use etcd_proxy::server::{Handler, Peer};
+use etcd_proxy::server::{Handler, Peer, Standing};
 use futures::future::BoxFuture;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
@@ -123,9 +123,13 @@ impl<T, R> Webhook<T, R> {
         R: Fn(AdmissionRequest<T>) -> F,
         F: Future<Output = Review>,
     {
+        let standing = request.extensions().get::<Standing>().cloned();
         let answer = timeout(REVIEW_TIMEOUT, self.review(request)).await;
         match answer.unwrap_or(Err(Refusal::TimedOut)) {
-            Ok(review) => respond(StatusCode::OK, "application/json", review),
+            Ok(review) => {
+                standing.iter().for_each(Standing::is_useful);
+                respond(StatusCode::OK, "application/json", review)
+            }
             Err(refusal) => {
                 let status = refusal.status();
                 self.metrics.refused(status);
