@@ -3,6 +3,8 @@
 
 #[path = "refusals/cases.rs"]
 mod cases;
+#[path = "refusals/fairness.rs"]
+mod fairness;
 #[path = "refusals/races.rs"]
 mod races;
 

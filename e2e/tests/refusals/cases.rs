@@ -189,6 +189,19 @@ fn more_than_the_operator_permits() -> Result<()> {
                 json!({"resources": {"limits": {"example.com/gpu": "1"}}}),
                 &["spec.resources.limits", "only cpu and memory may be named"],
             ),
+            // To Kubernetes a limit of 0 is none.
+            (
+                json!({"resources": {"limits": {"memory": "0", "cpu": "0"}}}),
+                &["spec.resources.limits", "must be greater than 0"],
+            ),
+            (
+                json!({"resources": {"requests": {"memory": "0"}}}),
+                &["spec.resources.requests", "must be greater than 0"],
+            ),
+            (
+                json!({"resources": {"limits": {"cpu": "1n"}}}),
+                &["spec.resources.limits[cpu]: Invalid value: \"1n\": must be at least 10m"],
+            ),
             // Several at once are told at once.
             (
                 json!({"replicas": 9, "limits": {"keys": 200_001, "leases": 10_001}}),
@@ -239,6 +252,10 @@ fn a_placement_that_is_not_permitted() -> Result<()> {
             (
                 placement(json!({"topologySpreadConstraints": spread})),
                 &["spec.placement.topologySpreadConstraints: Forbidden: EtcdUpstream default does not allow it"],
+            ),
+            (
+                generous(json!({"nodeSelector": {"pool": "no label"}})),
+                &["spec.placement.nodeSelector", "must be values of labels"],
             ),
             (
                 generous(json!({"nodeSelector": {"pool": "control-plane"}})),
@@ -319,6 +336,14 @@ fn clients_in_namespaces_that_did_not_consent() -> Result<()> {
             (clients(json!([{"name": "a/b"}])), &["spec.clients[0].name: Invalid value: \"a/b\""]),
             (clients(json!([{"name": "a".repeat(41)}])), &["spec.clients[0].name: Too long"]),
             (clients(json!([{"name": "a", "secretName": "a".repeat(254)}])), &["spec.clients[0].secretName: Too long"]),
+            (
+                clients(json!([{"name": "a", "secretName": "a..b"}])),
+                &["spec.clients[0].secretName", "must be the name of an object"],
+            ),
+            (
+                clients(json!([{"name": "a", "configMapName": "a-.b"}])),
+                &["spec.clients[0].configMapName", "must be the name of an object"],
+            ),
         ],
     )?;
     kubectl.apply(&[grant("consent", "consenting", ("tenants", "permitted"), ("Secret", "s"))])?;
@@ -335,6 +360,29 @@ fn names_that_services_cannot_have() -> Result<()> {
     accepted(kubectl, "tenants", &"a".repeat(40), &json!({}))
 }
 
+/// kube-apiserver takes thousands, and then needs seconds for each patch.
+#[test]
+fn metadata_without_measure() -> Result<()> {
+    let kubectl = cluster()?.kubectl();
+    let many = |n: usize| (0..n).map(|n| (format!("example.com/{n}"), json!("x"))).collect::<serde_json::Map<_, _>>();
+    let hung = |field: &str, what: Value| {
+        let mut object = proxy("tenants", "laden", &json!({}));
+        object["metadata"][field] = what;
+        object
+    };
+    let finalizers: Vec<_> = (0..17).map(|n| format!("example.com/{n}")).collect();
+    for (field, what) in
+        [("labels", json!(many(65))), ("annotations", json!(many(65))), ("finalizers", json!(finalizers))]
+    {
+        let said = kubectl.run_with_input(&["create", "-f", "-"], &hung(field, what).to_string())?;
+        ensure!(!said.status.success(), "accepted: {field}");
+        ensure!(said.stderr.contains(&format!("metadata.{field}: Too many")), "{}", said.stderr);
+    }
+    let said = kubectl.run_with_input(&["create", "-f", "-"], &hung("labels", json!(many(64))).to_string())?;
+    ensure!(said.status.success(), "{}", said.stderr);
+    Ok(())
+}
+
 #[test]
 fn certificates_that_outlive_their_ca_or_nobody() -> Result<()> {
     let kubectl = cluster()?.kubectl();
@@ -345,6 +393,7 @@ fn certificates_that_outlive_their_ca_or_nobody() -> Result<()> {
         &[
             (tls("2h", "1h"), &["spec.tls.validity: Invalid value", "may not exceed caValidity"]),
             (json!({"tls": {"caValidity": "24h"}}), &["spec.tls.validity: Invalid value", "may not exceed caValidity"]),
+            (tls("9m59s", "1h"), &["spec.tls.validity: Invalid value", "EtcdUpstream default allows no less than"]),
             (tls("59s", "1h"), &["spec.tls.validity: Invalid value", "must be between 60s and 87600h"]),
             (tls("60s", "4m59s"), &["spec.tls.caValidity: Invalid value", "must be between 5m and 262800h"]),
             (

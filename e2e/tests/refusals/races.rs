@@ -34,7 +34,7 @@ struct Wish {
     stored: Result<(), String>,
 }
 
-fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
+pub(crate) fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("etcd.programming-kubernetes.info", "v1alpha1", "EtcdProxy");
     Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk_with_plural(&kind, "etcdproxies"))
 }
