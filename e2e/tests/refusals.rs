@@ -51,7 +51,7 @@ pub(crate) fn cluster() -> Result<&'static Cluster> {
             upstream(
                 "generous",
                 json!({
-                    "maxReplicas": 5, "maxLimits": {"keys": 1_000_000}, "maxResources": {"cpu": "2", "memory": "1Gi"},
+                    "maxReplicas": 5, "minValidity": "60s", "maxLimits": {"keys": 1_000_000}, "maxResources": {"cpu": "2", "memory": "1Gi"},
                     "allowedPlacement": {
                         "nodeSelector": {"pool": ["tenants"]}, "affinity": true, "topologySpreadConstraints": true,
                         "tolerations": [{"key": "tenants"}],

@@ -98,6 +98,8 @@ pub struct Context {
     written: Mutex<HashMap<String, (String, EtcdProxyStatus)>>,
     /// When the figures of each EtcdUpstream were last written.
     figures_told: Mutex<HashMap<String, tokio::time::Instant>>,
+    /// The claims of each EtcdUpstream that could not be read when they were last looked at.
+    damaged: Mutex<HashMap<String, BTreeSet<Vec<u8>>>>,
     /// Writes to etcd end with the leadership, too.
     fence: Fence,
     changes: Arc<Changes>,
@@ -170,6 +172,7 @@ pub async fn run(
         unreachable: Mutex::default(),
         written: Mutex::default(),
         figures_told: Mutex::default(),
+        damaged: Mutex::default(),
         client,
         stores,
         metrics,

@@ -406,7 +406,10 @@ fn certificates_that_outlive_their_ca_or_nobody() -> Result<()> {
             (json!({"tls": {"caRotation": -1}}), &["spec.tls.caRotation: Invalid value: -1"]),
         ],
     )?;
-    accepted(kubectl, "tenants", "shortest", &tls("60s", "5m"))
+    accepted(kubectl, "tenants", "shortest", &tls("10m", "10m"))?;
+    let mut shorter = tls("60s", "5m");
+    shorter["upstreamRef"] = json!({"name": "generous"});
+    accepted(kubectl, "tenants", "shorter", &shorter)
 }
 
 #[test]

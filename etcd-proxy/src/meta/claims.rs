@@ -184,12 +184,13 @@ pub async fn read_claims(kv: &mut Kv, meta: &MetaLayout) -> Result<Claims, Statu
     let mut claims = Vec::new();
     for kv in parts.next().unwrap_or_default() {
         let Some(prefix) = meta.claimed_prefix(&kv.key) else {
-            tracing::warn!(key = %kv.key.escape_ascii(), "a key among the claims names no prefix and is passed over");
+            tracing::debug!(key = %kv.key.escape_ascii(), "a key among the claims names no prefix and is passed over");
             continue;
         };
         let claim = Claim::decode(&kv.value);
         if let Err(error) = &claim {
-            tracing::warn!(prefix = %prefix.escape_ascii(), %error, "nobody knows who holds this prefix");
+            // Claims are read often; who looks after them says it once.
+            tracing::debug!(prefix = %prefix.escape_ascii(), %error, "nobody knows who holds this prefix");
         }
         claims.push(Held { prefix, claim, mod_revision: kv.mod_revision });
     }

@@ -130,6 +130,7 @@ impl Context {
             Err(problem) => Err(problem),
             Ok((shared, _)) => match tokio::join!(shared.probe(), shared.claims()) {
                 (Ok(probe), Ok(claims)) => {
+                    self.tell_damaged(name, &claims.claims);
                     self.add_claims(&claims.claims, &mut new);
                     add_figures(&probe, &mut new);
                     Ok(probe)
@@ -191,6 +192,24 @@ impl Context {
             .collect();
         status.retained_claims = i64::try_from(retained.len()).ok();
         status.retained = retained.into_iter().take(LISTED).collect();
+    }
+
+    /// Logs which claims cannot be read, when that changes.
+    fn tell_damaged(&self, name: &str, claims: &[Held]) {
+        let damaged: BTreeSet<_> =
+            claims.iter().filter(|held| held.claim.is_err()).map(|held| held.prefix.clone()).collect();
+        let before = self.damaged.lock().insert(name.to_owned(), damaged.clone()).unwrap_or_default();
+        for held in claims.iter().filter(|held| !before.contains(&held.prefix)) {
+            if let Err(error) = &held.claim {
+                tracing::warn!(
+                    upstream = name, prefix = %held.prefix.escape_ascii(), %error,
+                    "nobody knows who holds this prefix"
+                );
+            }
+        }
+        for prefix in before.difference(&damaged) {
+            tracing::info!(upstream = name, prefix = %prefix.escape_ascii(), "a damaged claim is mended, or gone");
+        }
     }
 
     /// Whether figures that moved are worth a write again.
