@@ -209,11 +209,13 @@ impl Watch {
     fn refuse(&mut self, store: &Store, answer: &WatchResponse, revision: i64) -> Result<(), String> {
         // One that had not caught up when the store was compacted.
         let overtaken = self.catches_up && self.delivered == 0 && self.start < store.compacted;
-        let compacted = match self.compacted {
-            Some(compacted) => compacted,
-            None if overtaken && answer.compact_revision <= store.compacted => answer.compact_revision,
-            None => return Err(format!("cancelled at compaction {}: {answer:?}", store.compacted)),
-        };
+        // Where both the tenant and the shared etcd have compacted, the proxy tells of the tenant's compaction, be the other
+        // the further one. Who begins there again is told of that.
+        let possible = self.start < answer.compact_revision && answer.compact_revision <= store.compacted;
+        if !possible || (self.compacted.is_none() && !overtaken) {
+            return Err(format!("cancelled at compaction {}: {answer:?}", store.compacted));
+        }
+        let compacted = answer.compact_revision;
         let expected = WatchResponse {
             header: answer.header,
             watch_id: answer.watch_id,

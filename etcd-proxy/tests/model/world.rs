@@ -194,6 +194,8 @@ impl World {
     /// Finds the upstream's id of a lease that was just granted.
     async fn learn(&mut self, tenant: usize, action: &Action) -> Result<(), Status> {
         let Action::Grant { id, .. } = action else { return Ok(()) };
+        // A lease of this id may have been there before, and then its upstream id is the same.
+        self.upstream_ids[tenant].remove(id);
         let known: Vec<i64> = self.upstream_ids.iter().flat_map(BTreeMap::values).copied().collect();
         let new = self.leases(DIRECT).await?.into_iter().find(|id| !known.contains(id));
         self.upstream_ids[tenant].insert(*id, new.unwrap_or_default());
