@@ -451,12 +451,15 @@ impl<'a> Scene<'a> {
         {
             ensure!(etcdctl.ok(&["get", &key, "--prefix"])?.is_empty(), "{key}");
         }
-        // A snapshot would be the whole etcd's.
+        // A snapshot is of its own part alone, not of the whole etcd.
         let file = self.cluster.site.path("loot/snapshot.db");
         let snapshot = etcdctl.run(&["snapshot", "save", file.to_str().context("no text")?])?;
-        let stolen = std::fs::read(&file).unwrap_or_default();
-        ensure!(!String::from_utf8_lossy(&stolen).contains(TREASURE), "{snapshot:?}");
-        ensure!(!snapshot.status.success(), "{snapshot:?}");
+        ensure!(snapshot.status.success(), "{snapshot:?}");
+        let saved = String::from_utf8_lossy(&std::fs::read(&file)?).into_owned();
+        ensure!(mine.iter().all(|key| saved.contains(key)), "{snapshot:?}");
+        for foreign in [TREASURE, self.victim.prefix(), "/etcd-proxy.meta/"] {
+            ensure!(!saved.contains(foreign), "{foreign} is in the snapshot");
+        }
         // Its compaction takes no history from the other.
         let latest = self::revision(&etcdctl)?.to_string();
         etcdctl.ok(&["compact", &latest])?;
