@@ -262,6 +262,25 @@ async fn authentication_may_come_later_and_go_again() {
     a_day_in_the_life(&mut client).await;
 }
 
+/// What was read once is not kept: who may not read it any more does not get it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_is_refused_once_it_is_not_permitted() {
+    let dir = tempfile::tempdir().unwrap();
+    let etcd = secured(Kind::Simple, dir.path()).await;
+    let proxy = proxy(&etcd).await;
+    let mut client = proxy.client().await;
+    client.put("secret", "1").await;
+    let reads =
+        [false, true].map(|serializable| RangeRequest { key: "secret".into(), serializable, ..Default::default() });
+    for read in &reads {
+        assert_eq!(client.range(read.clone()).await.unwrap().count, 1);
+    }
+    admin(&etcd, &["role", "revoke-permission", "a", "/a/", "--prefix"]);
+    for read in reads {
+        assert_eq!(client.range(read).await.unwrap_err().code(), Code::PermissionDenied);
+    }
+}
+
 /// The file is read for each login, so that the password can be changed under the proxy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_may_change() {

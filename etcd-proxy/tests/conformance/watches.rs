@@ -1,6 +1,6 @@
 //! Watch streams: every option, compared with etcd's own.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use proto::{
     etcdserverpb::{
@@ -12,7 +12,8 @@ use proto::{
 use tonic::Code;
 
 use crate::support::{
-    Client, Etcd, Proxy, Watching, at_least, create_request, delete_op, eventually, put_op, watch_all,
+    Client, Etcd, PATIENCE, Proxy, Watching, at_least, create_request, delete_op, eventually, put_op, refusal,
+    watch_all,
 };
 
 /// An etcd asked directly, and a proxy on another.
@@ -168,6 +169,22 @@ async fn progress_is_answered_and_never_ahead() {
     }
 }
 
+/// Asked for in one breath with the first watch, on a store where nothing ever happens.
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_may_be_asked_for_at_once() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut a = proxy.client().await;
+    let mut watching = a.watch([watch_all(0)]).await;
+    watching.send(progress());
+    // etcd promises no order between the two.
+    let mut answers = [watching.next().await.unwrap(), watching.next().await.unwrap()];
+    answers.sort_by_key(|answer| answer.watch_id);
+    assert_eq!((answers[0].watch_id, answers[0].created, answers[0].events.len()), (-1, false, 0));
+    assert!(answers[0].header.unwrap().revision > 0);
+    assert_eq!((answers[1].watch_id, answers[1].created), (0, true));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn notifies_of_progress_by_itself() {
     let etcd = Etcd::start_with(&[if at_least(6) {
@@ -312,6 +329,30 @@ async fn loss_of_the_upstream_ends_streams() {
     assert_eq!(watching.events(1).await[0].kv.as_ref().unwrap().value, "2");
 }
 
+/// A watch of what others watch already, begun when the upstream has gone: it ends as theirs do, and does not wait for what
+/// will never come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_without_an_upstream_ends() {
+    let mut etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut a, mut late) = (proxy.client().await, proxy.client().await);
+    let mut before = [a.watch([watch_all(0)]).await, a.watch([watch_all(0)]).await];
+    for watching in &mut before {
+        assert!(watching.next().await.unwrap().created);
+    }
+    etcd.kill();
+    for _ in 0..3 {
+        let create = futures::stream::iter([create_request(watch_all(0))]);
+        let requests = futures::StreamExt::chain(create, futures::stream::pending());
+        let begin = async { late.watch.watch(requests).await?.into_inner().message().await };
+        let ended = tokio::time::timeout(PATIENCE, begin).await.expect("the watch ends");
+        assert_eq!(refusal(ended).0, Code::Unavailable);
+    }
+    for watching in &mut before {
+        assert_eq!(watching.next().await.unwrap_err().code(), Code::Unavailable);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopping_proxy_ends_its_streams() {
     let etcd = Etcd::start().await;
@@ -340,4 +381,73 @@ async fn a_slow_reader_slows_itself_alone() {
     }
     // In the end the slow one gets everything as well.
     assert_eq!(unread.events(100).await.len(), 100);
+}
+
+/// Many readers behind several proxies and many writers: everybody is told the same, in order, each change once.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_watches_by_many_proxies_tell_one_story() {
+    const PUTS: usize = 50;
+    let etcd = Etcd::start().await;
+    let proxies =
+        [Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await];
+    let (mut watches, mut writers) = (Vec::new(), Vec::new());
+    for reader in 0..20 {
+        let mut watching = proxies[reader % proxies.len()].client().await.watch([watch_all(0)]).await;
+        assert!(watching.next().await.unwrap().created);
+        watches.push(watching);
+    }
+    for writer in 0..6 {
+        let mut client = proxies[writer % proxies.len()].client().await;
+        writers.push(async move {
+            let mut written = Vec::new();
+            for round in 0..PUTS {
+                written.push(client.put(format!("writer{writer}/{}", round % 7), round.to_string()).await);
+            }
+            written
+        });
+    }
+    let mut written = futures::future::join_all(writers).await.concat();
+    written.sort_unstable();
+    for watching in &mut watches {
+        let events = watching.events(written.len()).await;
+        let told: Vec<i64> = events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision).collect();
+        assert_eq!(told, written);
+    }
+}
+
+/// Hundreds of watches on one stream that is not read while the store is compacted: each tells every change in its order,
+/// or up to some change and then that the rest is compacted.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_watch_of_a_crowded_stream_loses_an_event_unsaid() {
+    const WATCHES: usize = 300;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let (mut a, mut writer, mut direct) = (proxy.client().await, proxy.client().await, etcd.client().await);
+    let mut watching = a.watch(vec![watch_all(0); WATCHES]).await;
+    for _ in 0..WATCHES {
+        assert!(watching.next().await.unwrap().created);
+    }
+    let mut written = Vec::new();
+    for round in 0..40 {
+        written.push(writer.put("k", vec![b'x'; 1 << 10]).await);
+        if round % 10 == 9 {
+            direct.compact(written[round]).await.unwrap();
+        }
+    }
+    let (mut told, mut open) = (BTreeMap::<i64, usize>::new(), WATCHES);
+    while open > 0 {
+        let answer = watching.next().await.unwrap();
+        let told = told.entry(answer.watch_id).or_default();
+        for event in &answer.events {
+            assert_eq!(Some(&event.kv.as_ref().unwrap().mod_revision), written.get(*told), "{}", answer.watch_id);
+            *told += 1;
+        }
+        if answer.canceled {
+            assert!(answer.compact_revision > 0, "{answer:?}");
+            open -= 1;
+        } else if *told == written.len() {
+            open -= 1;
+        }
+    }
+    assert_eq!(told.len(), WATCHES);
 }
