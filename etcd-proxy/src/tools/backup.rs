@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
@@ -176,11 +176,18 @@ pub(super) async fn write(tenant: &Tenant, path: &Path, overwrite: bool) -> Resu
     Err(BackupError::Compacted)
 }
 
-/// Readable by its owner alone: it holds what the tenant stores.
+/// Readable by its owner alone: it holds what the tenant stores. What somebody else put there, a link among it, is refused
+/// before anything is written to it or believed of it: the folder may be one that everybody writes to.
 fn open(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    // Fails for a file that somebody else put there.
+    let (opened, named) = (file.metadata()?, fs::symlink_metadata(path)?);
+    // A process' entry in /proc belongs to its effective user.
+    let user = fs::metadata("/proc/self")?.uid();
+    if !named.is_file() || (opened.dev(), opened.ino()) != (named.dev(), named.ino()) || opened.uid() != user {
+        let what = "is not a regular file of this user; remove it, or have the backup elsewhere";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)
 }
@@ -300,5 +307,23 @@ impl From<Status> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::File(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_not_followed_into_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, link) = (folder.path().join("victim"), folder.path().join("link"));
+        fs::write(&victim, "of somebody else").unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        assert_eq!(open(&link).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "of somebody else");
+        // What an earlier process of the same user left is gone on with.
+        open(&folder.path().join("own")).unwrap();
+        open(&folder.path().join("own")).unwrap();
     }
 }
