@@ -69,7 +69,7 @@ fn validity(place: &Place) -> Result<(ASN1Time, ASN1Time)> {
     Ok((certificate.validity().not_before, certificate.validity().not_after))
 }
 
-/// Case A55 of the forerunners: a changed validity was not applied to the certificates that were there.
+/// A changed validity applies to the certificates that are there, too.
 #[test]
 fn a_changed_validity_gives_new_certificates() -> Result<()> {
     let tenant = Tenant::create("validity", "db", json!({"clients": [{"name": "other"}]}))?;

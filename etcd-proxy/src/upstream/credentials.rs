@@ -2,9 +2,9 @@
 //!
 //! etcd gives a token for name and password (`Authenticate`), which goes with each request. It ends by time, with each
 //! change of the user, and, signed as a JWT, with each change of any user or role: whoever uses it learns so from a refusal.
-//! That refusal comes before the request is carried out, on every member and in every version, so that such a request may be
-//! sent again with a new token: [`is_refusal`] names the three answers that say so, the ones that etcd's own client takes for
-//! it (`client/v3/retry_interceptor.go`, `shouldRefreshToken`).
+//! That refusal comes before anything is written, on every member and in every version (a read may have been made, and is not
+//! told), so that such a request may be sent again with a new token: [`is_refusal`] names the three answers that say so, the
+//! ones that etcd's own client takes for it (`client/v3/retry_interceptor.go`, `shouldRefreshToken`).
 
 use std::{fmt, fs, io, path::PathBuf, sync::Arc};
 
