@@ -417,7 +417,8 @@ async fn places_are_few_and_come_back() {
     drop(first);
     assert!(open(PATIENCE * 10).await.unwrap().message().await.unwrap().is_some());
     let late = open(Duration::from_millis(1)).await;
-    assert_eq!(refusal(late).0, Code::DeadlineExceeded);
+    // The second is what the client says if its own clock is first.
+    assert!(matches!(refusal(late).0, Code::DeadlineExceeded | Code::Cancelled));
 }
 
 /// The writer of files against bbolt itself: etcdutl runs its check and hashes every entry.
