@@ -7,6 +7,7 @@ mod budget;
 pub mod framing;
 mod headers;
 mod patient;
+mod seen;
 mod unary;
 pub(crate) mod until_closing;
 pub(crate) mod until_end;
@@ -15,5 +16,6 @@ pub use self::{
     budget::{Budget, LONG, Share},
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
     patient::{Abandon, PIECE, Patient},
+    seen::Seen,
     unary::{Received, UnaryBody, call, read_answer, read_message},
 };

@@ -5,6 +5,9 @@
 //! would drop it, passing it on could leave the prefix; so the request is refused. What is well formed is decided as Go's
 //! protobuf decides it (`google.golang.org/protobuf/internal/impl/decode.go`), where a known field with a wrong wire type
 //! is an unknown field. The scan does not recurse, so nesting costs no stack.
+//!
+//! Decoding does recurse, and prost's own limit is off, since Txns may nest further than it allows. So nothing that comes from
+//! outside is decoded unseen: where unknown fields are harmless, [`Schema::check`] takes the look.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -29,7 +32,7 @@ const LEN: u8 = 2;
 const START_GROUP: u8 = 3;
 const FIXED32: u8 = 5;
 
-/// The fields of all messages of the API.
+/// The fields of all messages of the API, and of the services beside it.
 #[derive(Debug)]
 pub struct Schema {
     messages: Vec<MessageFields>,
@@ -90,6 +93,13 @@ enum Kind {
     Message(MessageId),
 }
 
+/// What becomes of a field that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unknown {
+    Refused,
+    Skipped,
+}
+
 /// A position in the bytes of a request.
 struct Cursor<'a> {
     bytes: &'a [u8],
@@ -109,7 +119,16 @@ pub fn schema() -> Result<&'static Schema, SchemaError> {
 
 impl Schema {
     fn load() -> Result<Self, SchemaError> {
-        Self::from_descriptors(&FileDescriptorSet::decode(proto::FILE_DESCRIPTOR_SET)?)
+        let mut all = FileDescriptorSet::default();
+        for set in [
+            proto::FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            all.merge(set)?;
+        }
+        Self::from_descriptors(&all)
     }
 
     fn from_descriptors(set: &FileDescriptorSet) -> Result<Self, SchemaError> {
@@ -141,6 +160,19 @@ impl Schema {
     /// # Errors
     /// The first reason to refuse it.
     pub fn scan(&self, root: MessageId, bytes: &[u8], max_depth: usize) -> Result<(), Refusal> {
+        self.walk(root, bytes, max_depth, Unknown::Refused)
+    }
+
+    /// The same for a message in which an unknown field does no harm. Groups, which no message here has, are malformed: they
+    /// may nest to any depth.
+    ///
+    /// # Errors
+    /// The first reason not to decode it.
+    pub fn check(&self, root: MessageId, bytes: &[u8], max_depth: usize) -> Result<(), Refusal> {
+        self.walk(root, bytes, max_depth, Unknown::Skipped)
+    }
+
+    fn walk(&self, root: MessageId, bytes: &[u8], max_depth: usize, unknown: Unknown) -> Result<(), Refusal> {
         let mut cursor = Cursor { bytes, at: 0 };
         let mut current = (root, bytes.len());
         let mut parents: Vec<(MessageId, usize)> = Vec::new();
@@ -185,7 +217,16 @@ impl Schema {
                     too_deep |= parents.len() > max_depth;
                     current = (child, cursor.at + length);
                 }
-                (VARINT | FIXED64 | LEN | START_GROUP | FIXED32, _) => {
+                (VARINT, _) if unknown == Unknown::Skipped => {
+                    cursor.varint(end)?;
+                }
+                (FIXED64, _) if unknown == Unknown::Skipped => cursor.skip(8, end)?,
+                (FIXED32, _) if unknown == Unknown::Skipped => cursor.skip(4, end)?,
+                (LEN, _) if unknown == Unknown::Skipped => {
+                    let length = cursor.length(end)?;
+                    cursor.skip(length, end)?;
+                }
+                (VARINT | FIXED64 | LEN | START_GROUP | FIXED32, _) if unknown == Unknown::Refused => {
                     return Err(Refusal::Unknown { message: message.name.clone(), field: number });
                 }
                 _ => return Err(Refusal::Malformed),
@@ -404,6 +445,22 @@ mod tests {
             Ok(())
         );
         assert_eq!(scan("etcdserverpb.WatchCreateRequest", &[0x2a, 0x02, 0x00, 0x01, 0x28, 0x01]), Ok(()));
+    }
+
+    #[test]
+    fn what_does_no_harm_is_passed_over_but_for_groups() {
+        let check = |bytes: &[u8]| {
+            let schema = schema().unwrap();
+            schema.check(schema.message("grpc.health.v1.HealthCheckRequest").unwrap(), bytes, 1)
+        };
+        // Field 15: a varint, eight bytes, some bytes, four bytes; and the known one.
+        for bytes in [&[0x78, 1][..], &[0x79, 1, 2, 3, 4, 5, 6, 7, 8], &[0x7a, 1, 0x7b], &[0x7d, 1, 2, 3, 4], &[10, 0]]
+        {
+            assert_eq!(check(bytes), Ok(()), "{bytes:?}");
+        }
+        for bytes in [&[0x7b, 0x7c][..], &[0x0b, 0x0c], &[0x7c], &[0x7a, 2, 0], &[0x79, 1]] {
+            assert_eq!(check(bytes), Err(Refusal::Malformed), "{bytes:?}");
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ mod claims;
 mod config_file;
 #[path = "process/connections.rs"]
 mod connections;
+#[path = "process/deep.rs"]
+mod deep;
 #[path = "process/failover.rs"]
 mod failover;
 #[path = "process/forwarder.rs"]

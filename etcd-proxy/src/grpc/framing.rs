@@ -44,13 +44,27 @@ pub enum Encoding {
 /// # Errors
 /// When it is longer than a frame can be.
 pub fn put_message<M: Message>(message: &M, out: &mut BytesMut) -> Result<(), Status> {
-    let length = message.encoded_len();
+    put_header(message.encoded_len(), out)?;
+    message.encode(out).map_err(|error| Status::internal(format!("etcd-proxy: {error}")))
+}
+
+/// Appends a message that is encoded already to `out` as one frame.
+///
+/// # Errors
+/// When it is longer than a frame can be.
+pub fn put_bytes(message: &[u8], out: &mut BytesMut) -> Result<(), Status> {
+    put_header(message.len(), out)?;
+    out.put_slice(message);
+    Ok(())
+}
+
+fn put_header(length: usize, out: &mut BytesMut) -> Result<(), Status> {
     let announced =
         u32::try_from(length).map_err(|_| Status::resource_exhausted("etcd-proxy: message longer than 4 GiB"))?;
     out.reserve(HEADER + length);
     out.put_u8(0);
     out.put_u32(announced);
-    message.encode(out).map_err(|error| Status::internal(format!("etcd-proxy: {error}")))
+    Ok(())
 }
 
 // === impl Frames ===

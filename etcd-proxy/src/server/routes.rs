@@ -11,13 +11,15 @@ use tower::Service;
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
-    grpc::{until_closing::UntilClosing, until_end::until_end},
+    grpc::{Seen, until_closing::UntilClosing, until_end::until_end},
     health::{HealthService, Probes},
     traces::Tracer,
 };
 
 /// Path of the methods of grpc.health.v1.
 const HEALTH: &str = "/grpc.health.v1.Health/";
+/// Full name of their requests.
+const HEALTH_REQUEST: &str = "grpc.health.v1.HealthCheckRequest";
 
 /// Routes of the client listeners.
 #[derive(Clone)]
@@ -67,6 +69,7 @@ where
             let answer = self.tenant.clone().call(request);
             return Box::pin(async move { infallible(answer.await) });
         }
+        let request = request.map(|body| Body::new(Seen::new(body, HEALTH_REQUEST)));
         let answer = self.health.clone().call(request);
         let closing = self.shutdown.closing().clone();
         // Health/Watch does not end by itself. The tenant's services see to their own streams.

@@ -12,6 +12,7 @@ use tower::{Service as _, util::BoxCloneSyncService};
 
 use crate::{
     grpc::{
+        Seen,
         until_closing::UntilClosing,
         until_end::{OnEnd, until_end},
     },
@@ -20,7 +21,12 @@ use crate::{
 };
 
 /// A version of the reflection service.
-pub(super) type Reflection = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+#[derive(Debug)]
+pub(super) struct Reflection {
+    service: BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>,
+    /// Full name of its requests.
+    request: &'static str,
+}
 
 /// Paths and services of both versions. Most clients ask for the newer one first, older ones know only the other.
 pub(super) fn services(serves: impl Fn(&str) -> bool) -> Result<[(&'static str, Reflection); 2], SchemaError> {
@@ -35,8 +41,17 @@ pub(super) fn services(serves: impl Fn(&str) -> bool) -> Result<[(&'static str, 
     let v1 = builder().build_v1().map_err(|error| malformed(&error))?;
     let v1alpha = builder().build_v1alpha().map_err(|error| malformed(&error))?;
     Ok([
-        ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", BoxCloneSyncService::new(v1)),
-        ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", BoxCloneSyncService::new(v1alpha)),
+        (
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            Reflection { service: BoxCloneSyncService::new(v1), request: "grpc.reflection.v1.ServerReflectionRequest" },
+        ),
+        (
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            Reflection {
+                service: BoxCloneSyncService::new(v1alpha),
+                request: "grpc.reflection.v1alpha.ServerReflectionRequest",
+            },
+        ),
     ])
 }
 
@@ -67,7 +82,8 @@ pub(super) async fn serve(
     call: Call,
     stop: CancellationToken,
 ) -> Response<Body> {
-    let response = match reflection.clone().call(request).await {
+    let request = request.map(|body| Body::new(Seen::new(body, reflection.request)));
+    let response = match reflection.service.clone().call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };

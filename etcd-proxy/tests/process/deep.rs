@@ -1,0 +1,70 @@
+//! Messages that nest further than any stack goes.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{Request, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, Full};
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use crate::{
+    child::{Etcd, Proxy, SOON},
+    stalled::narrow,
+};
+
+/// Groups in groups, a byte each, of a field that no message has.
+fn groups(levels: usize) -> Vec<u8> {
+    vec![15 << 3 | 3; levels]
+}
+
+/// A field that holds `inner`.
+fn field(number: u8, inner: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    prost::encode_length_delimiter(inner.len(), &mut field).unwrap();
+    field.extend_from_slice(inner);
+    field
+}
+
+/// The status of a call with this one message.
+async fn ask(proxy: &Proxy, path: &str, message: &[u8]) -> Status {
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).unwrap());
+    frame.put_slice(message);
+    let request = Request::post(format!("http://etcd{path}"))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(Bytes::from(frame)))
+        .unwrap();
+    let answer = async {
+        let response = narrow(proxy).await.send_request(request).await.ok()?;
+        let (parts, body) = response.into_parts();
+        let trailers = body.collect().await.ok()?.trailers().cloned().unwrap_or(parts.headers);
+        Status::from_header_map(&trailers)
+    };
+    let status = timeout(SOON, answer).await.expect("an answer in time");
+    status.unwrap_or_else(|| panic!("{path} ended the connection: {}", proxy.program.log()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_without_a_floor_end_nothing_but_their_call() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let groups = groups(60_000);
+    for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
+        let status = ask(&proxy, path, &groups).await;
+        assert_eq!(status.code(), Code::Internal, "{path}: {status:?}");
+        assert!(status.message().contains("cannot parse invalid wire-format data"), "{path}: {status:?}");
+    }
+    // The ExtensionRequest of a request as well. Reflection ends without a word at what it cannot read.
+    for version in ["v1", "v1alpha"] {
+        let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+        for message in [&groups, &field(5, &groups)] {
+            assert_eq!(ask(&proxy, &path, message).await.code(), Code::Ok);
+        }
+    }
+    // A field that nobody knows is passed over, as etcd does.
+    let unknown = [field(15, &groups), field(1, b"")].concat();
+    let status = ask(&proxy, "/grpc.health.v1.Health/Check", &unknown).await;
+    assert_eq!(status.code(), Code::Ok, "{status:?}");
+    assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
+}
