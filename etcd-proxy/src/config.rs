@@ -63,7 +63,7 @@ pub struct Config {
     pub max_request_bytes: usize,
     /// Most operations in one Txn.
     pub max_txn_ops: usize,
-    /// Bytes that long unary answers may take, 0 for no bound.
+    /// Bytes that long answers may take, 0 for no bound.
     pub max_buffered_bytes: usize,
     /// How long the reader of a long answer may take nothing of it.
     pub stalled_reader_timeout: Option<Duration>,

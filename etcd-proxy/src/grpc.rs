@@ -15,7 +15,7 @@ pub(crate) mod until_end;
 pub use self::{
     budget::{Budget, LONG, Share},
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
-    patient::{Abandon, PIECE, Patient},
+    patient::{Abandon, PIECE, Patience, Patient},
     seen::Seen,
     unary::{Received, UnaryBody, call, read_answer, read_message},
 };

@@ -26,9 +26,9 @@ pub struct Metrics {
     pub watch_streams: Gauge,
     /// RangeStreams under way.
     pub range_streams: Gauge,
-    /// Bytes of long unary answers that are being passed on.
+    /// Bytes of long answers that are being passed on.
     pub buffered_bytes: Gauge,
-    /// Long unary answers that wait for their share of the memory.
+    /// Long answers that wait for their share of the memory.
     pub answers_waiting: Gauge,
     /// Open lease keep-alive streams.
     pub keep_alive_streams: Gauge,
@@ -172,12 +172,12 @@ impl Metrics {
         proxy.register("range_streams", "RangeStreams under way", metrics.range_streams.clone());
         proxy.register(
             "buffered_bytes",
-            "Bytes of long unary answers that are being passed on",
+            "Bytes of long answers that are being passed on",
             metrics.buffered_bytes.clone(),
         );
         proxy.register(
             "answers_waiting",
-            "Long unary answers that wait until --max-buffered-bytes has room for them",
+            "Long answers that wait until --max-buffered-bytes has room for them",
             metrics.answers_waiting.clone(),
         );
         proxy.register("keep_alive_streams", "Open lease keep-alive streams", metrics.keep_alive_streams.clone());

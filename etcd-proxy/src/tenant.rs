@@ -19,7 +19,7 @@ pub(crate) use self::leases::load_or_make as lease_cipher;
 use self::{ages::Ages, versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
-    grpc::Budget,
+    grpc::{Budget, Patience},
     lease_id::LeaseCipher,
     limits::{LimitSettings, Limits, Usage},
     meta::{MetaLayout, TenantKeys},
@@ -36,7 +36,7 @@ pub const DEFAULT_MAX_REQUEST_BYTES: usize = 1536 * 1024;
 /// What a gRPC message may have beyond that (`server/config`, `grpcOverheadBytes`).
 const GRPC_OVERHEAD: usize = 512 * 1024;
 
-/// Bytes that long unary answers may take while they are passed on, unless the configuration says otherwise.
+/// Bytes that long answers may take while they are passed on, unless the configuration says otherwise.
 pub const DEFAULT_MAX_BUFFERED_BYTES: usize = 128 << 20;
 /// How long the reader of a long answer may take nothing of it, unless the configuration says otherwise.
 pub const DEFAULT_STALLED_READER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,6 +46,9 @@ pub const DEFAULT_STALLED_READER_TIMEOUT: Duration = Duration::from_secs(60);
 pub const DEFAULT_MAX_RANGE_STREAMS: usize = 32;
 /// The most that a configuration may say: beyond it, stalled readers could fill the connection that all share.
 pub const MAX_RANGE_STREAMS: usize = 512;
+/// Most watches and other streams without an end whose clients take nothing for the time being. Each keeps a window of its
+/// upstream stream filled (`upstream`), with small messages about one and a half megabytes.
+const MAX_STALLED_STREAMS: usize = 64;
 /// Most snapshots of a tenant at a time: each has a temporary file as large as the tenant.
 const MAX_SNAPSHOTS: usize = 2;
 /// How long a RangeStream waits for one of them to end, and a snapshot likewise.
@@ -68,7 +71,7 @@ pub struct TenantConfig {
     pub max_txn_ops: usize,
     /// The upstream's `--max-request-bytes`.
     pub max_request_bytes: usize,
-    /// Bytes that long unary answers may take while they are passed on, 0 for no bound.
+    /// Bytes that long answers may take while they are passed on, 0 for no bound.
     pub max_buffered_bytes: usize,
     /// How long the reader of a long answer may take nothing of it; `None` for ever.
     pub stalled_reader_timeout: Option<Duration>,
@@ -109,6 +112,7 @@ struct Inner {
     ages: Ages,
     versions: Versions,
     range_streams: Arc<Semaphore>,
+    stalled_streams: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
     budget: Budget,
     limits: Arc<Limits>,
@@ -160,6 +164,7 @@ impl Tenant {
             ages: Ages::default(),
             versions: Versions::default(),
             range_streams,
+            stalled_streams: Arc::new(Semaphore::new(MAX_STALLED_STREAMS)),
             snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
             budget,
             limits,
@@ -273,7 +278,12 @@ impl Tenant {
         if frame.len() > self.max_message_bytes() { Err(EtcdError::RequestTooLarge) } else { Ok(()) }
     }
 
-    /// What long unary answers share.
+    /// How long the client of a stream without an end may take nothing of it.
+    pub fn stream_patience(&self) -> Patience {
+        Patience { timeout: self.0.config.stalled_reader_timeout, stalled: Some(self.0.stalled_streams.clone()) }
+    }
+
+    /// What long answers share.
     pub fn budget(&self) -> &Budget {
         &self.0.budget
     }

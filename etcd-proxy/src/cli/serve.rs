@@ -166,12 +166,12 @@ pub struct LimitArgs {
     /// not read on. Further ones wait 10s for a place and are then refused.
     #[arg(long, env = "ETCD_PROXY_MAX_RANGE_STREAMS", default_value = "32")]
     pub max_range_streams: usize,
-    /// Bytes that long answers to unary requests may take together while they are passed on, 0 for no limit. One that finds no
-    /// room waits for it. An answer that is longer than this is passed on when no other is.
+    /// Bytes that long answers to unary requests and long messages of watches may take together while they are passed on, 0
+    /// for no limit. One that finds no room waits for it. An answer that is longer than this is passed on when no other is.
     #[arg(long, env = "ETCD_PROXY_MAX_BUFFERED_BYTES", default_value = "134217728")]
     pub max_buffered_bytes: usize,
-    /// Longest time for which the reader of a long answer or of a RangeStream may read nothing of it before the rest is given up
-    /// (0 for no limit).
+    /// Longest time for which the reader of a long answer or of a stream may read nothing of it before the rest is given up (0
+    /// for no limit).
     #[arg(long, env = "ETCD_PROXY_STALLED_READER_TIMEOUT", value_parser = values::duration, default_value = "1m")]
     pub stalled_reader_timeout: Duration,
     /// Maximum number of client connections. Further ones are closed at once.

@@ -76,7 +76,7 @@ pub struct UpstreamArgs {
     /// HTTP/2 connections to the upstream for unary calls. They are opened as they are needed.
     #[arg(long, env = "ETCD_PROXY_UPSTREAM_CONNECTIONS", default_value = "2")]
     pub upstream_connections: NonZeroUsize,
-    /// HTTP/2 connections to the upstream for watches and other streams.
+    /// HTTP/2 connections to the upstream for watches and other streams. Further ones are opened when each has 256 streams.
     #[arg(long, env = "ETCD_PROXY_UPSTREAM_STREAM_CONNECTIONS", default_value = "1")]
     pub upstream_stream_connections: NonZeroUsize,
 }

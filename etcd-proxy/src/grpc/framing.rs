@@ -98,6 +98,11 @@ impl Frames {
         (chunk.len() < HEADER.saturating_add(length)).then_some(length)
     }
 
+    /// How long the message is that has arrived in part, if so much of it has arrived that it is known.
+    pub fn pending(&self) -> Option<usize> {
+        header(&self.partial).map(|(_, length)| length)
+    }
+
     /// What grpc-go says when the body ends in the middle of a message.
     pub fn torn(&self) -> Option<Status> {
         match self.partial.len() {

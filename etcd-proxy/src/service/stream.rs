@@ -2,7 +2,8 @@
 //!
 //! No task stands between the two. The upstream's connection pulls requests through [`RequestStream`], the client's
 //! connection pulls responses through [`ResponseStream`], so whoever is slow slows its peer and nobody else, and nothing is
-//! queued here.
+//! queued here. A long message takes a share of the tenant's memory before it is read on, and keeps it until the client has
+//! it; a client that reads nothing at all loses its stream.
 
 use std::{
     future::Future,
@@ -30,7 +31,7 @@ use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        self, Abandon, Deadline, Patient, UpstreamHeaders,
+        self, Abandon, Deadline, LONG, Patience, Patient, Share, UpstreamHeaders,
         framing::{Frames, put_message},
     },
     metrics::{Call, add_bytes},
@@ -80,12 +81,27 @@ struct ResponseStream {
     head: Option<Status>,
     /// A message that waits for something to be loaded.
     waiting: Option<(Bytes, Loading)>,
+    memory: Memory,
     /// The status that follows what has been passed on.
     ending: Option<Status>,
     watched: Watched,
     /// None of a stream that is no call of a client's.
     call: Option<Call>,
     _open: Option<Open>,
+}
+
+/// What a stream has of the memory for long answers.
+enum Memory {
+    /// It takes none: how many such streams there are is bounded.
+    Unasked,
+    /// None at the moment.
+    Nothing,
+    /// It waits for a share, and reads nothing meanwhile.
+    Wanted(Pin<Box<dyn Future<Output = Result<Share, EtcdError>> + Send>>),
+    /// A share for a message that arrives.
+    Arriving(Share),
+    /// A share for a message that the client takes.
+    Leaving(#[expect(dead_code, reason = "dropping it is what counts")] Share),
 }
 
 /// Ends with whether the tenant has never been granted a lease.
@@ -160,15 +176,17 @@ async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: O
                 tenant: tenant.clone(),
                 head: grpc::status_of(&parts.headers),
                 waiting: None,
+                memory: if let Stream::Range(_) = kind { Memory::Unasked } else { Memory::Nothing },
                 ending: None,
                 watched,
                 call,
                 _open: open,
             };
-            Ok(match (kind, tenant.config().stalled_reader_timeout) {
-                (Stream::Range(_), Some(patience)) => Body::new(Patient::new(stream, patience)),
-                _ => Body::new(stream),
-            })
+            let patience = match kind {
+                Stream::Range(_) => Patience { timeout: tenant.config().stalled_reader_timeout, stalled: None },
+                Stream::Watch | Stream::KeepAlive => tenant.stream_patience(),
+            };
+            Ok(Body::new(Patient::new(stream, patience)))
         }
         Err(status) => {
             if let Some(call) = &mut call {
@@ -396,6 +414,33 @@ impl ResponseStream {
         }
     }
 
+    /// Ready when what is announced may be read on.
+    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EtcdError>> {
+        if let Memory::Nothing = self.memory
+            && let Some(length) = self.frames.pending().filter(|length| *length >= LONG)
+        {
+            let tenant = self.tenant.clone();
+            // The message, and the frame that is made of it.
+            let bytes = length.saturating_mul(2);
+            self.memory = Memory::Wanted(Box::pin(async move { tenant.budget().share(bytes).await }));
+        }
+        if let Memory::Wanted(share) = &mut self.memory {
+            let share = ready!(share.as_mut().poll(cx));
+            self.memory = Memory::Nothing;
+            self.memory = Memory::Arriving(share?);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The client takes this. What it has of the memory is given back when it comes for more.
+    fn leave(&mut self, out: BytesMut) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.memory = match std::mem::replace(&mut self.memory, Memory::Nothing) {
+            Memory::Arriving(share) => Memory::Leaving(share),
+            other => other,
+        };
+        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+    }
+
     fn end(&mut self, status: Status) -> HeaderMap {
         if let Some(call) = &mut self.call {
             call.end(status.code());
@@ -403,6 +448,7 @@ impl ResponseStream {
         // Dropping the upstream's side cancels it there.
         self.upstream = None;
         self.waiting = None;
+        self.memory = Memory::Nothing;
         grpc::trailers(&status)
     }
 }
@@ -425,6 +471,9 @@ impl http_body::Body for ResponseStream {
         if let Poll::Ready(status) = this.watched.poll(cx) {
             return Poll::Ready(Some(Ok(Frame::trailers(this.end(status)))));
         }
+        if let Memory::Leaving(_) = this.memory {
+            this.memory = Memory::Nothing;
+        }
         loop {
             if let Some((_, loading)) = &mut this.waiting {
                 let loaded = ready!(loading.as_mut().poll(cx));
@@ -434,7 +483,7 @@ impl http_body::Body for ResponseStream {
                             let mut out = BytesMut::new();
                             this.rewrite_one(message, &mut out);
                             if !out.is_empty() {
-                                return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
+                                return this.leave(out);
                             }
                         }
                         Err(status) => this.ending = Some(status),
@@ -447,9 +496,13 @@ impl http_body::Body for ResponseStream {
             }
             let out = this.rewrite();
             if !out.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
+                return this.leave(out);
             }
             if this.waiting.is_some() || this.ending.is_some() {
+                continue;
+            }
+            if let Err(refused) = ready!(this.poll_memory(cx)) {
+                this.ending = Some(refused.into());
                 continue;
             }
             let Some(upstream) = &mut this.upstream else { return Poll::Ready(None) };

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, Patient, Received, UnaryBody, UpstreamHeaders, framing},
+    grpc::{self, Patience, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
     rewrite::{Interrupt, LongRange, Rewriter, View},
@@ -99,7 +99,7 @@ async fn pass_on(
         None => UnaryBody::long(LongFrame(answered(tenant, rewriter, &message, &mut never_granted).await?), share),
     };
     Ok(match tenant.config().stalled_reader_timeout {
-        Some(patience) => Body::new(Patient::new(body, patience)),
+        Some(timeout) => Body::new(Patient::new(body, Patience { timeout: Some(timeout), stalled: None })),
         None => Body::new(body),
     })
 }

@@ -37,6 +37,10 @@ pub(super) enum Traffic {
     Streams,
 }
 
+/// Streams of a connection, which are so few that those whose readers have stalled hold up no other
+/// (`Traffic::windows`): a window takes 6900 of the shortest messages (38 bytes), which count as 218 bytes each.
+const STREAMS: usize = 256;
+
 /// Knows the endpoints, how to connect to them, and which of them failed of late.
 #[derive(Debug)]
 pub(super) struct Dialer {
@@ -277,6 +281,14 @@ impl Dialer {
 // === impl Traffic ===
 
 impl Traffic {
+    /// How many requests a connection may have under way.
+    pub(super) fn room(self) -> usize {
+        match self {
+            Self::Unary | Self::Ranges => usize::MAX,
+            Self::Streams => STREAMS,
+        }
+    }
+
     /// Stream and connection window in bytes. Static and large: adaptive windows restart at 64 KiB and ping, h2 budgets
     /// small frames by the connection window, and a connection window near the stream window lets one reader that has
     /// stalled stop all others. So the connection window is far above the stream window where readers may stall for long.
@@ -287,7 +299,28 @@ impl Traffic {
             Self::Unary => (MIB / 2, 1024 * MIB),
             // Room for more readers that have stalled than there may be (`MAX_RANGE_STREAMS`).
             Self::Ranges => (MIB / 2, 512 * MIB),
-            Self::Streams => (MIB, 512 * MIB),
+            // Room for as many readers that have stalled as there are streams (`STREAMS`), whatever they hold: h2 closes
+            // a connection when half of this is used up by small frames that nobody has read, each of which counts as up to 256
+            // bytes beside its own.
+            Self::Streams => (MIB / 4, 1024 * MIB),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Neither what stalled readers leave unread nor what h2 counts for it may be more than a connection bears.
+    #[test]
+    fn a_connection_bears_that_all_its_streams_stall() {
+        // A response with nothing but a header, and what h2 reckons a frame to take.
+        const SHORTEST: u64 = 38;
+        const FRAME: u64 = 256;
+        let (stream, connection) = Traffic::Streams.windows();
+        let (stream, connection) = (u64::from(stream), u64::from(connection));
+        let streams = Traffic::Streams.room() as u64;
+        assert!(streams * stream < connection);
+        assert!(streams * (stream / SHORTEST) * (FRAME - SHORTEST) < connection / 2);
     }
 }

@@ -45,7 +45,10 @@ pub struct UpstreamChannel {
 pub(super) struct Pool {
     dialer: Arc<Dialer>,
     traffic: Traffic,
-    slots: Box<[Arc<Slot>]>,
+    /// Places that are always there, and further ones for as long as all those are full.
+    slots: Mutex<Vec<Arc<Slot>>>,
+    /// How many are always there.
+    lasting: usize,
 }
 
 /// The place of one connection.
@@ -132,18 +135,13 @@ impl Pool {
     /// One connection to one endpoint and no other.
     pub(super) fn to_member(dialer: Arc<Dialer>, endpoint: usize) -> Self {
         let slot = Slot::new(Box::new([endpoint]));
-        Self { dialer, traffic: Traffic::Unary, slots: Box::new([Arc::new(slot)]) }
+        Self { dialer, traffic: Traffic::Unary, slots: Mutex::new(vec![Arc::new(slot)]), lasting: 1 }
     }
 
     fn new(dialer: Arc<Dialer>, connections: NonZeroUsize, traffic: Traffic) -> Self {
-        let endpoints = dialer.endpoints();
-        let slots = (0..connections.get())
-            .map(|start| {
-                let order = (0..endpoints).map(|offset| (start + offset) % endpoints.max(1)).collect();
-                Arc::new(Slot::new(order))
-            })
-            .collect();
-        Self { dialer, traffic, slots }
+        let lasting = connections.get();
+        let slots = (0..lasting).map(|number| Slot::numbered(number, &dialer)).collect();
+        Self { dialer, traffic, slots: Mutex::new(slots), lasting }
     }
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
@@ -207,41 +205,70 @@ impl Pool {
         Err(status::unavailable())
     }
 
-    /// The open connection with the fewest requests, waiting for one that is being made if none is open.
+    /// An open connection with room for a request, waiting for one that is being made if there is none.
     async fn connection(&self) -> Result<(Connection, InFlight), Status> {
-        for _ in 0..ATTEMPTS {
-            let mut best: Option<(usize, Connection, &Arc<Slot>)> = None;
-            let mut missing = None;
-            for slot in &self.slots {
-                let state = slot.state.lock();
-                match &*state {
-                    State::Ready(connection) if !connection.sender.is_closed() => {
-                        let load = slot.in_flight.load(Ordering::Relaxed);
-                        if best.as_ref().is_none_or(|(least, ..)| load < *least) {
-                            best = Some((load, connection.clone(), slot));
-                        }
-                    }
-                    _ => missing = missing.or(Some(slot)),
-                }
-            }
-            if let Some((load, connection, slot)) = best {
+        let mut attempts = ATTEMPTS;
+        while attempts > 0 {
+            let (found, missing) = self.look();
+            if let Some((connection, in_flight)) = found {
                 // Further connections are opened once the open ones are busy, and not waited for.
-                if let Some(missing) = missing
-                    && load > 0
-                {
-                    self.connecting(missing);
+                if let Some(missing) = missing {
+                    self.connecting(&missing);
                 }
-                let in_flight = InFlight::new(&slot.in_flight);
                 return Ok((connection, in_flight));
             }
             let Some(slot) = missing else { break };
-            let Some(mut dialled) = self.connecting(slot) else {
+            let Some(mut dialled) = self.connecting(&slot) else {
                 break;
             };
             // An error says that the dial has ended and dropped its sender: look again either way.
             let _ended = dialled.changed().await;
+            // What was made may be full already, of others that have waited for it.
+            if !slot.is_ready() {
+                attempts -= 1;
+            }
         }
         Err(status::unavailable())
+    }
+
+    /// The open connection with the fewest requests, of those that are always there if one of them has room; and a place of
+    /// one that is wanted.
+    fn look(&self) -> (Option<(Connection, InFlight)>, Option<Arc<Slot>>) {
+        let room = self.traffic.room();
+        let mut slots = self.slots.lock();
+        let mut best: Option<(bool, usize, usize, Connection)> = None;
+        let mut missing = None;
+        for (number, slot) in slots.iter().enumerate() {
+            let further = number >= self.lasting;
+            match &*slot.state.lock() {
+                State::Ready(connection) if !connection.sender.is_closed() => {
+                    let load = slot.in_flight.load(Ordering::Relaxed);
+                    if load < room && best.as_ref().is_none_or(|best| (further, load) < (best.0, best.1)) {
+                        best = Some((further, load, number, connection.clone()));
+                    }
+                }
+                _ => missing = missing.or(Some(number)),
+            }
+        }
+        let Some((_, load, number, connection)) = best else {
+            let missing = missing.unwrap_or_else(|| {
+                // All are full.
+                let number = slots.len();
+                slots.push(Slot::numbered(number, &self.dialer));
+                number
+            });
+            return (None, slots.get(missing).cloned());
+        };
+        let missing = missing.filter(|missing| load > 0 && *missing < self.lasting);
+        let missing = missing.and_then(|number| slots.get(number).cloned());
+        let in_flight = slots.get(number).map(|slot| InFlight::new(&slot.in_flight));
+        // What is not needed any more is closed once its last stream has ended.
+        if number < self.lasting {
+            while slots.len() > self.lasting && slots.last().is_some_and(|slot| slot.is_idle()) {
+                slots.pop();
+            }
+        }
+        (in_flight.map(|in_flight| (connection, in_flight)), missing)
     }
 
     /// The dial that is under way for `slot`, started if need be. `None` while all its endpoints are to be left alone.
@@ -289,6 +316,22 @@ impl Pool {
 impl Slot {
     fn new(candidates: Box<[usize]>) -> Self {
         Self { candidates, state: Mutex::new(State::Idle), in_flight: Arc::default() }
+    }
+
+    /// The place of this number, which decides where it begins to look.
+    fn numbered(number: usize, dialer: &Dialer) -> Arc<Self> {
+        let endpoints = dialer.endpoints();
+        let order = (0..endpoints).map(|offset| (number + offset) % endpoints.max(1)).collect();
+        Arc::new(Self::new(order))
+    }
+
+    fn is_ready(&self) -> bool {
+        matches!(&*self.state.lock(), State::Ready(connection) if !connection.sender.is_closed())
+    }
+
+    /// Whether there is neither a connection with requests nor a dial.
+    fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0 && !matches!(&*self.state.lock(), State::Connecting(_))
     }
 }
 

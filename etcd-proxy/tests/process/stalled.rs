@@ -7,14 +7,14 @@ use http::{Request, Response, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use prost::Message as _;
+use prost::Message;
 use proto::etcdserverpb::{
-    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
-    watch_request::RequestUnion,
+    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse, kv_client::KvClient,
+    watch_client::WatchClient, watch_request::RequestUnion,
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 use tokio_stream::StreamExt;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming, transport::Channel};
 
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
@@ -30,7 +30,7 @@ fn everything() -> RangeRequest {
 }
 
 /// Twelve megabytes, of which etcd sends four at first.
-async fn fill(proxy: &Proxy) -> KvClient<tonic::transport::Channel> {
+async fn fill(proxy: &Proxy) -> KvClient<Channel> {
     let mut kv = KvClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
     for number in 0..30 {
         let (key, value) = (format!("big{number:02}").into(), vec![b'x'; 400 << 10].into());
@@ -54,16 +54,33 @@ pub(crate) async fn narrow(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
 
 /// A call whose answer is left where it is.
 pub(crate) async fn unread(
-    mut sender: http2::SendRequest<Full<Bytes>>,
+    sender: http2::SendRequest<Full<Bytes>>,
     method: &str,
     request: &RangeRequest,
+) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
+    ask(sender, &format!("etcdserverpb.KV/{method}"), request).await
+}
+
+/// A watch whose stream is left where it is.
+async fn unread_watch(
+    sender: http2::SendRequest<Full<Bytes>>,
+    create: WatchCreateRequest,
+) -> (http2::SendRequest<Full<Bytes>>, Response<Incoming>) {
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    ask(sender, "etcdserverpb.Watch/Watch", &create).await.unwrap()
+}
+
+async fn ask(
+    mut sender: http2::SendRequest<Full<Bytes>>,
+    method: &str,
+    request: &impl Message,
 ) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
     let message = request.encode_to_vec();
     let mut frame = BytesMut::new();
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.len()).unwrap());
     frame.put_slice(&message);
-    let request = Request::post(format!("http://etcd/etcdserverpb.KV/{method}"))
+    let request = Request::post(format!("http://etcd/{method}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")
         .body(Full::new(frame.freeze()))
@@ -82,14 +99,10 @@ async fn readers_that_stall_hold_up_nobody_and_are_bounded() {
     let etcd = Etcd::start().await;
     let proxy = Proxy::start("/a/", &etcd, &["--max-range-streams=40"]).await;
     let mut kv = fill(&proxy).await;
-    let create = WatchCreateRequest { key: "k".into(), ..Default::default() };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
-    let mut events = WatchClient::new(proxy.channel()).watch(requests).await.unwrap().into_inner();
-    assert!(events.next().await.unwrap().unwrap().created);
+    let mut events = events(&proxy, "k").await;
 
     let sender = narrow(&proxy).await;
-    let mut stalled = tokio::task::JoinSet::new();
+    let mut stalled = JoinSet::new();
     for _ in 0..ASKED {
         let sender = sender.clone();
         stalled.spawn(async move { unread(sender, "RangeStream", &everything()).await });
@@ -130,6 +143,105 @@ async fn readers_that_stall_hold_up_nobody_and_are_bounded() {
         count += part.unwrap().range_response.unwrap().kvs.len();
     }
     assert_eq!(count, 30);
+}
+
+/// A watch on `key` that is read.
+async fn events(proxy: &Proxy, key: &str) -> Streaming<WatchResponse> {
+    let create = WatchCreateRequest { key: key.to_owned().into(), ..Default::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+    let mut events = WatchClient::new(proxy.channel()).watch(requests).await.unwrap().into_inner();
+    assert!(events.next().await.unwrap().unwrap().created);
+    events
+}
+
+/// Puts a value again and again and sees to it that a watch gets each.
+async fn followed(kv: &mut KvClient<Channel>, events: &mut Streaming<WatchResponse>, value: Vec<u8>, rounds: usize) {
+    for round in 0..rounds {
+        let put = PutRequest { key: "k".into(), value: value.clone().into(), ..Default::default() };
+        timeout(PROMPT, kv.put(put)).await.unwrap_or_else(|_| panic!("put {round} is held up")).unwrap();
+        let event = timeout(PROMPT, events.next()).await.unwrap_or_else(|_| panic!("event {round} is held up"));
+        assert_eq!(event.unwrap().unwrap().events.len(), 1);
+    }
+}
+
+/// More watches that nobody reads than one connection has room for, and more data than its window: those that are read go on,
+/// and most of the others lose their streams, which frees what they hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_stall_hold_up_nobody_and_are_bounded() {
+    const STALLED: usize = 600;
+    /// As many of them as may go on.
+    const PLACES: usize = 64;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    let mut read = events(&proxy, "k").await;
+    let sender = narrow(&proxy).await;
+    let mut stalled = JoinSet::new();
+    for _ in 0..STALLED {
+        let create = WatchCreateRequest { key: "k".into(), ..Default::default() };
+        stalled.spawn(unread_watch(sender.clone(), create));
+    }
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let open = format!("etcd_proxy_limit_used{{limit=\"watches\"}} {}\n", STALLED + 1);
+    eventually("all watch", async || get(&metrics).await?.body.contains(&open).then_some(())).await;
+    // Far more than any window holds.
+    followed(&mut kv, &mut read, vec![b'x'; 16 << 10], 120).await;
+    let left = format!("etcd_proxy_watch_streams {}\n", PLACES + 1);
+    eventually("the others are given up", async || get(&metrics).await?.body.contains(&left).then_some(())).await;
+    followed(&mut kv, &mut read, b"v".to_vec(), 10).await;
+    let most = proxy.program.most_resident();
+    assert!(most < 400 * MIB, "{} MiB resident", most / MIB);
+    drop(sender);
+}
+
+/// What catches up over large changes comes in one message, of which there are only so many at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_messages_of_watches_share_a_bounded_memory() {
+    const WATCHES: usize = 5;
+    const CHANGES: usize = 30;
+    let etcd = Etcd::start().await;
+    let flags = ["--max-buffered-bytes=80000000", "--stalled-reader-timeout=1s"];
+    let proxy = Proxy::start("/a/", &etcd, &flags).await;
+    let mut kv = KvClient::new(proxy.channel());
+    let mut first = 0;
+    for _ in 0..CHANGES {
+        let put = PutRequest { key: "big".into(), value: vec![b'x'; 1 << 20].into(), ..Default::default() };
+        let header = kv.put(put).await.unwrap().into_inner().header.unwrap();
+        first = if first == 0 { header.revision } else { first };
+    }
+    let create = WatchCreateRequest { key: "big".into(), start_revision: first, ..Default::default() };
+    let mut stalled = Vec::new();
+    for _ in 0..WATCHES {
+        stalled.push(unread_watch(narrow(&proxy).await, create.clone()).await);
+    }
+    // One after the other has its message, of which it reads nothing, and is given up. Meanwhile others go on.
+    let mut read = events(&proxy, "k").await;
+    let metrics = format!("{}/metrics", proxy.metrics);
+    eventually("all are given up", async || {
+        followed(&mut kv, &mut read, b"v".to_vec(), 1).await;
+        get(&metrics).await?.body.contains("etcd_proxy_watch_streams 1\n").then_some(())
+    })
+    .await;
+    for (_sender, response) in stalled {
+        let ended = timeout(SOON, response.into_body().collect()).await.expect("an end").unwrap();
+        let status = Status::from_header_map(ended.trailers().unwrap()).unwrap();
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    }
+    let most = proxy.program.most_resident();
+    assert!(most < 180 * MIB, "{} MiB resident", most / MIB);
+
+    // Who reads gets all of it.
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+    let mut client = WatchClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
+    let mut all = timeout(SOON, client.watch(requests)).await.expect("a stream").unwrap().into_inner();
+    let mut revisions = Vec::new();
+    while revisions.len() < CHANGES {
+        let message = timeout(SOON, all.next()).await.expect("a message").unwrap().unwrap();
+        revisions.extend(message.events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision));
+    }
+    assert_eq!(revisions, (first..).take(CHANGES).collect::<Vec<_>>());
 }
 
 /// Who reads nothing for long enough has to ask again: the place, and what was held for it, get free.
