@@ -6,6 +6,7 @@
 mod kv;
 mod lease;
 mod long;
+mod range_stream;
 mod typed;
 mod watch;
 
@@ -17,6 +18,7 @@ pub use self::{
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
     lease::{KeepAlive, KeepAliveStream, Revoke, TimeToLive},
     long::LongRange,
+    range_stream::RangeParts,
     typed::{Rpc, Typed},
     watch::WatchStream,
 };

@@ -12,7 +12,7 @@ use crate::{
     error::Denied,
     metrics::{GrpcType, MethodMetrics, Metrics},
     rewrite::{
-        DeleteRange, KeepAliveStream, Put, Range, RangeStream, Revoke, Rewriter, TimeToLive, Txn, Typed, WatchStream,
+        DeleteRange, KeepAliveStream, Put, Range, RangeParts, Revoke, Rewriter, TimeToLive, Txn, Typed, WatchStream,
     },
     unknown::{self, SchemaError},
 };
@@ -80,13 +80,13 @@ pub(super) enum OwnStream {
     Snapshot,
 }
 
-/// Methods with streams.
+/// Methods with streams, each of which has a rewriter of its own.
 pub(super) enum Stream {
     /// One request, many responses.
-    Range(std::sync::Arc<dyn Rewriter>),
-    /// Many each way; a rewriter for each stream.
+    Range,
+    /// Many each way.
     Watch,
-    /// Many each way; a rewriter for each stream.
+    /// Many each way.
     KeepAlive,
 }
 
@@ -101,6 +101,7 @@ impl Methods {
         // So that no stream fails for it later.
         schema.message(WatchStream::REQUEST)?;
         KeepAliveStream::new(schema)?;
+        RangeParts::new(schema)?;
 
         let mut by_path = HashMap::new();
         for (path, action) in table(schema)? {
@@ -157,10 +158,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
     let auth = || refuse(|| Denied::Auth.into());
     Ok(vec![
         ("/etcdserverpb.KV/Range", forward(Typed::<Range>::new(schema)?)),
-        (
-            "/etcdserverpb.KV/RangeStream",
-            Action::Stream(Stream::Range(std::sync::Arc::new(Typed::<RangeStream>::new(schema)?))),
-        ),
+        ("/etcdserverpb.KV/RangeStream", Action::Stream(Stream::Range)),
         ("/etcdserverpb.KV/Put", forward(Typed::<Put>::new(schema)?)),
         ("/etcdserverpb.KV/DeleteRange", forward(Typed::<DeleteRange>::new(schema)?)),
         ("/etcdserverpb.KV/Txn", forward(Typed::<Txn>::new(schema)?)),
@@ -242,7 +240,7 @@ impl fmt::Debug for Unary {
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Range(_) => "RangeStream",
+            Self::Range => "RangeStream",
             Self::Watch => "Watch",
             Self::KeepAlive => "KeepAlive",
         })

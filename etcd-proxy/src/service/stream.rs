@@ -35,7 +35,7 @@ use crate::{
         framing::{Frames, put_message},
     },
     metrics::{Call, add_bytes},
-    rewrite::{Interrupt, KeepAliveStream, Rewriter, View, WatchStream},
+    rewrite::{Interrupt, KeepAliveStream, RangeParts, Rewriter, View, WatchStream},
     tenant::Tenant,
     unknown::{self, SchemaError},
     upstream::{self, UpstreamBody, UpstreamChannel},
@@ -176,14 +176,14 @@ async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: O
                 tenant: tenant.clone(),
                 head: grpc::status_of(&parts.headers),
                 waiting: None,
-                memory: if let Stream::Range(_) = kind { Memory::Unasked } else { Memory::Nothing },
+                memory: if let Stream::Range = kind { Memory::Unasked } else { Memory::Nothing },
                 ending: None,
                 watched,
                 call,
                 _open: open,
             };
             let patience = match kind {
-                Stream::Range(_) => Patience { timeout: tenant.config().stalled_reader_timeout, stalled: None },
+                Stream::Range => Patience { timeout: tenant.config().stalled_reader_timeout, stalled: None },
                 Stream::Watch | Stream::KeepAlive => tenant.stream_patience(),
             };
             Ok(Body::new(Patient::new(stream, patience)))
@@ -209,11 +209,12 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
     let ClientCall { path, headers, deadline, frames, mut body } = client;
     // Large ranges keep to a connection of their own, so that nobody waits for their readers.
     let mut channel = match kind {
-        Stream::Range(_) => tenant.upstream().ranges(),
+        Stream::Range => tenant.upstream().ranges(),
         _ => tenant.upstream().streams(),
     };
     let (rewriter, request, failure, open): (Arc<dyn Rewriter>, _, _, _) = match kind {
-        Stream::Range(rewriter) => {
+        Stream::Range => {
+            let rewriter = unknown::schema().and_then(RangeParts::new).map_err(internal)?;
             let message = grpc::read_message(&mut body, frames).await?;
             let frame =
                 match unary::rewritten(tenant, &mut false, |view, out| rewriter.request(view, &message, out)).await {
@@ -224,7 +225,7 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
             add_bytes(&tenant.metrics().rewritten_requests, frame.len());
             let place = tenant.range_stream_place().await?;
             let open = Open { gauge: counted(&tenant.metrics().range_streams), _place: Some(place) };
-            (rewriter.clone(), Body::new(Full::new(frame.freeze())), None, Some(open))
+            (Arc::new(rewriter), Body::new(Full::new(frame.freeze())), None, Some(open))
         }
         Stream::Watch => {
             let watches = tenant.limits().watches().clone();
@@ -242,7 +243,7 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
         }
     };
     let stop = match kind {
-        Stream::Range(_) => None,
+        Stream::Range => None,
         _ => Some(Box::pin(tenant.stop().clone().cancelled_owned())),
     };
     let mut watched = Watched { failure, stop, deadline, expiry: deadline.sleep().map(Box::pin) };

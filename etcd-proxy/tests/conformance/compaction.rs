@@ -150,6 +150,46 @@ async fn streams_of_ranges_know_the_watermark() {
     assert_eq!((&part.kvs[0].key[..], &part.kvs[0].value[..]), (b"k".as_slice(), b"5".as_slice()));
 }
 
+/// A stream goes on at its first revision for as long as there is that, and its client is told when there is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_of_ranges_end_when_their_revision_is_compacted() {
+    const KEYS: usize = 100;
+    if !at_least(7) {
+        return;
+    }
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    for mut client in [etcd.client().await, proxy.client().await] {
+        // More than fits into the windows on the way.
+        let mut last = 0;
+        for number in 0..KEYS {
+            last = client.put(format!("big{number:03}"), vec![b'x'; 200 << 10]).await;
+        }
+        for (revision, beyond) in [(0, None), (last, None), (last, Some(false)), (last, Some(true)), (0, Some(true))] {
+            let all = RangeRequest { key: "big".into(), range_end: "bih".into(), revision, ..Default::default() };
+            let mut parts = client.kv.range_stream(all).await.unwrap().into_inner();
+            let mut count = parts.message().await.unwrap().unwrap().range_response.unwrap().kvs.len();
+            let later = client.put("other", "v").await;
+            if let Some(beyond) = beyond {
+                client.compact(if beyond { later } else { last }).await.unwrap();
+            }
+            let ended = loop {
+                match parts.message().await {
+                    Ok(Some(part)) => count += part.range_response.unwrap().kvs.len(),
+                    Ok(None) => break Ok(()),
+                    Err(status) => break Err(status),
+                }
+            };
+            if beyond == Some(true) {
+                assert!(count < KEYS, "{revision}");
+                assert_eq!(refusal(ended), compacted(), "{revision}");
+            } else {
+                assert_eq!((count, ended.is_ok()), (KEYS, true), "{revision} {beyond:?}");
+            }
+        }
+    }
+}
+
 /// Watches below, at and above, with etcd's answers; and what the stream does afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_below_are_cancelled_as_etcds() {
