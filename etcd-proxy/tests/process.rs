@@ -60,3 +60,5 @@ mod tools;
 mod traces;
 #[path = "process/unix.rs"]
 mod unix;
+#[path = "common/wire.rs"]
+mod wire;

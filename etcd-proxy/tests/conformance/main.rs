@@ -28,3 +28,6 @@ mod transport;
 mod upstream;
 mod versions;
 mod watches;
+#[expect(dead_code, reason = "shared with the tests of the program")]
+#[path = "../common/wire.rs"]
+mod wire;

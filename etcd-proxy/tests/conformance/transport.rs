@@ -1,21 +1,20 @@
 //! Calls below the generated clients: any bytes to any path.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, Request, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tower::{Service as _, ServiceExt as _};
 
-use crate::support::{Etcd, Proxy};
+use crate::{
+    support::{Etcd, Proxy},
+    wire::grpc_frame,
+};
 
 /// Sends a message to a path. Returns the frames of the answer.
 pub(crate) async fn raw(channel: &Channel, path: &'static str, message: Bytes) -> Result<Bytes, Status> {
-    let mut frame = BytesMut::with_capacity(5 + message.len());
-    frame.put_u8(0);
-    frame.put_u32(message.len().try_into().unwrap());
-    frame.put(message);
-    raw_frame(channel, path, frame.freeze(), None).await
+    raw_frame(channel, path, grpc_frame(&message), None).await
 }
 
 /// Sends a body to a path.

@@ -107,7 +107,8 @@ impl Program {
 
     fn memory(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        // A program that has ended and was not waited for has none.
+        let Some(line) = status.lines().find_map(|line| line.strip_prefix(name)) else { return 0 };
         line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
     }
 

@@ -1,6 +1,5 @@
 //! Messages that nest further than any stack goes.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{Request, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full};
 use tokio::time::timeout;
@@ -9,6 +8,7 @@ use tonic::{Code, Status};
 use crate::{
     child::{Etcd, Proxy, SOON},
     stalled::narrow,
+    wire::grpc_frame,
 };
 
 /// Groups in groups, a byte each, of a field that no message has.
@@ -26,14 +26,10 @@ fn field(number: u8, inner: &[u8]) -> Vec<u8> {
 
 /// The status of a call with this one message.
 async fn ask(proxy: &Proxy, path: &str, message: &[u8]) -> Status {
-    let mut frame = BytesMut::new();
-    frame.put_u8(0);
-    frame.put_u32(u32::try_from(message.len()).unwrap());
-    frame.put_slice(message);
     let request = Request::post(format!("http://etcd{path}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")
-        .body(Full::new(Bytes::from(frame)))
+        .body(Full::new(grpc_frame(message)))
         .unwrap();
     let answer = async {
         let response = narrow(proxy).await.send_request(request).await.ok()?;

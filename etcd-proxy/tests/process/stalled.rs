@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{body::Incoming, client::conn::http2};
@@ -19,6 +19,7 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
     http::get,
+    wire::grpc_frame,
 };
 
 /// As long as other requests may take while readers stall.
@@ -75,15 +76,10 @@ async fn ask(
     method: &str,
     request: &impl Message,
 ) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
-    let message = request.encode_to_vec();
-    let mut frame = BytesMut::new();
-    frame.put_u8(0);
-    frame.put_u32(u32::try_from(message.len()).unwrap());
-    frame.put_slice(&message);
     let request = Request::post(format!("http://etcd/{method}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")
-        .body(Full::new(frame.freeze()))
+        .body(Full::new(grpc_frame(&request.encode_to_vec())))
         .unwrap();
     let response = sender.send_request(request).await.unwrap();
     match Status::from_header_map(response.headers()) {

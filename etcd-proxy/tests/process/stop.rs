@@ -17,8 +17,8 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
-    connections::{DATA, PING, PREFACE, frame, headers, read_frame},
     http::get,
+    wire::{DATA, PING, PREFACE, frame, headers, read_frame},
 };
 
 fn put() -> PutRequest {
