@@ -36,7 +36,7 @@ struct Part {
 }
 
 /// The parts. Another one is another line.
-const PARTS: [Part; 2] = [
+const PARTS: [Part; 3] = [
     Part {
         name: "model",
         test: &["--test", "model", "two_tenants_and_the_bare_etcd_are_as_their_models"],
@@ -47,6 +47,7 @@ const PARTS: [Part; 2] = [
         test: &["--test", "conformance", "random_sequences_are_answered_alike"],
         tools: &[Tool::Etcd],
     },
+    Part { name: "frames", test: &["--test", "frames", "hostile_clients_end_and_learn_nothing"], tools: &[Tool::Etcd] },
 ];
 
 /// What a part may take besides its minutes: building it, and making small what has failed.

@@ -1,0 +1,67 @@
+//! Hostile frames: whatever a client sends and whatever an upstream answers, the process goes on, within its memory, with
+//! everybody else served, and shows nobody what is not his.
+//!
+//! `TEST_ETCD` names the etcd's binary.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test fails by panicking"
+)]
+
+mod calls;
+#[path = "../process/child.rs"]
+#[expect(dead_code, reason = "shared with the tests of the program")]
+mod child;
+#[path = "../process/http.rs"]
+#[expect(dead_code, reason = "shared with the tests of the program")]
+mod http;
+mod mangled;
+mod raw;
+#[path = "../common/requests.rs"]
+mod requests;
+#[path = "../common/runs.rs"]
+mod runs;
+#[path = "../common/wire.rs"]
+#[expect(dead_code, reason = "shared with the tests of the program")]
+mod wire;
+mod witness;
+
+use proptest::prelude::*;
+
+use self::{calls::Call, raw::Conversation, runs::Runs, witness::Ground};
+
+/// What one client does.
+#[derive(Clone, Debug)]
+enum Attack {
+    /// Frames below HTTP/2.
+    Frames(Conversation),
+    /// Calls in good HTTP/2.
+    Calls(Vec<Call>),
+}
+
+#[test]
+fn hostile_clients_end_and_learn_nothing() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut ground = runtime.block_on(async {
+        let ground = Ground::start().await;
+        let upstream = ground.etcd.url.clone();
+        ground.before(upstream).await
+    });
+    let attack = prop_oneof![
+        raw::conversation().prop_map(Attack::Frames),
+        prop::collection::vec(calls::call(), 1..6).prop_map(Attack::Calls),
+    ];
+    Runs { name: "--test frames hostile_clients_end_and_learn_nothing", cases: 300 }.run(&attack, |attack| {
+        runtime.block_on(async {
+            let heard = match attack {
+                Attack::Frames(conversation) => raw::hold(&ground.proxy, conversation).await,
+                Attack::Calls(calls) => calls::make(&ground.proxy, calls).await,
+            };
+            ground.check(heard).await
+        })
+    });
+    runtime.block_on(ground.end());
+}
