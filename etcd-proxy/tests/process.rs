@@ -36,6 +36,8 @@ mod http;
 mod limits;
 #[path = "process/metrics.rs"]
 mod metrics;
+#[path = "process/neighbours.rs"]
+mod neighbours;
 #[path = "process/pki.rs"]
 mod pki;
 #[path = "process/probes.rs"]

@@ -43,6 +43,7 @@ async fn fill(proxy: &Proxy) -> KvClient<Channel> {
 /// A client's connection that takes little at a time.
 pub(crate) async fn narrow(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
     let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+    connection.set_nodelay(true).unwrap();
     let (sender, driver) = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(1 << 16)
         .initial_connection_window_size(1 << 24)
@@ -63,7 +64,7 @@ pub(crate) async fn unread(
 }
 
 /// A watch whose stream is left where it is.
-async fn unread_watch(
+pub(crate) async fn unread_watch(
     sender: http2::SendRequest<Full<Bytes>>,
     create: WatchCreateRequest,
 ) -> (http2::SendRequest<Full<Bytes>>, Response<Incoming>) {
