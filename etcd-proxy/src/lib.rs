@@ -4,6 +4,7 @@ pub mod backup;
 pub mod cli;
 pub mod config;
 mod cork;
+mod depth;
 pub mod drain;
 pub mod error;
 pub mod gate;

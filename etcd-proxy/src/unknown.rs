@@ -7,7 +7,8 @@
 //! is an unknown field. The scan does not recurse, so nesting costs no stack.
 //!
 //! Decoding does recurse, and prost's own limit is off, since Txns may nest further than it allows. So nothing that comes from
-//! outside is decoded unseen: where unknown fields are harmless, [`Schema::check`] takes the look.
+//! outside is decoded unseen: where unknown fields are harmless, [`Schema::check`] takes the look, and at the upstream's answers
+//! `depth` does.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -37,6 +38,8 @@ const FIXED32: u8 = 5;
 pub struct Schema {
     messages: Vec<MessageFields>,
     by_name: HashMap<String, MessageId>,
+    /// What methods answer with, by path.
+    responses: HashMap<String, MessageId>,
 }
 
 /// A message of a [`Schema`].
@@ -144,7 +147,17 @@ impl Schema {
             .into_iter()
             .map(|(name, message)| MessageFields::new(name, message, &by_name))
             .collect::<Result<_, _>>()?;
-        Ok(Self { messages, by_name })
+        let mut responses = HashMap::new();
+        for file in &set.file {
+            for service in &file.service {
+                for method in &service.method {
+                    let name = method.output_type().trim_start_matches('.');
+                    let id = *by_name.get(name).ok_or_else(|| SchemaError::Missing(name.to_owned()))?;
+                    responses.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()), id);
+                }
+            }
+        }
+        Ok(Self { messages, by_name, responses })
     }
 
     /// The message with this full name.
@@ -153,6 +166,19 @@ impl Schema {
     /// When there is none.
     pub fn message(&self, name: &str) -> Result<MessageId, SchemaError> {
         self.by_name.get(name).copied().ok_or_else(|| SchemaError::Missing(name.to_owned()))
+    }
+
+    /// The message that a method answers with.
+    pub(crate) fn response(&self, path: &str) -> Option<MessageId> {
+        self.responses.get(path).copied()
+    }
+
+    /// The message that a field of a message holds, if it holds one.
+    pub(crate) fn inner(&self, id: MessageId, number: u64) -> Option<MessageId> {
+        match self.messages.get(id.0)?.field(number)?.kind {
+            Kind::Message(inner) => Some(inner),
+            Kind::Scalar(_) | Kind::Bytes => None,
+        }
     }
 
     /// Looks through an encoded message of type `root`, with at most `max_depth` levels of messages below it.

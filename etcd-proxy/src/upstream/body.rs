@@ -16,6 +16,7 @@ use super::{
     sender::Incoming,
 };
 use crate::{
+    depth::Depth,
     grpc::until_end::{OnEnd as _, code},
     traces::CallSpan,
 };
@@ -24,6 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub struct UpstreamBody {
     incoming: Incoming,
+    /// None of methods that are not of the API.
+    depth: Option<Depth>,
     // Counted until the response has ended or nobody wants it any more.
     _in_flight: InFlight,
     _listening: Option<Listening>,
@@ -36,11 +39,12 @@ pub struct UpstreamBody {
 impl UpstreamBody {
     pub(super) fn new(
         incoming: Incoming,
+        depth: Option<Depth>,
         in_flight: InFlight,
         listening: Option<Listening>,
         ticket: Option<Ticket>,
     ) -> Self {
-        Self { incoming, _in_flight: in_flight, _listening: listening, ticket, span: None }
+        Self { incoming, depth, _in_flight: in_flight, _listening: listening, ticket, span: None }
     }
 
     /// The body of a call that is traced.
@@ -51,6 +55,14 @@ impl UpstreamBody {
     /// Notes that the upstream refuses the token that the request went by.
     pub fn refused(&self) {
         self.ticket.iter().for_each(Ticket::refused);
+    }
+
+    /// Data as it is, unless it nests deeper than anything that etcd answers.
+    fn looked_at(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+        if let (Some(depth), Some(data)) = (&mut self.depth, frame.data_ref()) {
+            depth.look(data)?;
+        }
+        Ok(frame)
     }
 
     /// Trailers as they are, unless they say that the token has ended: that is not the client's business.
@@ -72,7 +84,8 @@ impl Body for UpstreamBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        let frame = frame.map(|frame| frame.and_then(|frame| self.checked(frame)));
+        let frame =
+            frame.map(|frame| frame.and_then(|frame| self.looked_at(frame)).and_then(|frame| self.checked(frame)));
         if let Some(span) = &mut self.span {
             match &frame {
                 Some(Ok(frame)) => frame.trailers_ref().and_then(code).into_iter().for_each(|code| span.end(code)),

@@ -30,7 +30,7 @@ use super::{
     sender::{Failure, Sender},
     status,
 };
-use crate::grpc::until_end::OnEnd as _;
+use crate::{depth::Depth, grpc::until_end::OnEnd as _};
 
 /// How often a request that was surely not sent looks for another connection before its client hears of it.
 const ATTEMPTS: usize = 4;
@@ -181,6 +181,7 @@ impl Pool {
             request = Request::from_parts(parts, body);
             listening = Some(guard);
         }
+        let depth = Depth::of(request.uri().path());
         for _ in 0..ATTEMPTS {
             let (connection, in_flight) = self.connection().await?;
             let mut uri = std::mem::take(request.uri_mut()).into_parts();
@@ -196,7 +197,7 @@ impl Pool {
                         self.dialer.metrics().answered(sent.elapsed());
                     }
                     self.dialer.succeeded(connection.endpoint);
-                    return Ok(response.map(|body| UpstreamBody::new(body, in_flight, listening, ticket)));
+                    return Ok(response.map(|body| UpstreamBody::new(body, depth, in_flight, listening, ticket)));
                 }
                 Err(Failure::Unsent(unsent)) => request = *unsent,
                 Err(Failure::Lost(status)) => return Err(status),
