@@ -66,7 +66,17 @@ struct Framed {
     lie: i64,
 }
 
-pub(crate) fn call() -> impl Strategy<Value = Call> {
+/// A call as it should be.
+pub(crate) fn good() -> impl Strategy<Value = Call> {
+    let answered = prop_oneof![request(), select(PATHS.to_vec()).prop_map(|path| (path, Bytes::new()))];
+    answered.prop_map(|(path, message)| {
+        let messages = vec![Framed { message, mangles: Vec::new(), flag: 0, lie: 0 }];
+        Call { path, messages, piece: 1 << 20, timeout: "150m", encoding: "", metadata: 0 }
+    })
+}
+
+/// A call as nobody should make it.
+pub(crate) fn hostile() -> impl Strategy<Value = Call> {
     let asked = prop_oneof![
         6 => request().prop_map(|(path, message)| (path, vec![message])),
         // Several of one kind, and those of one method for another.

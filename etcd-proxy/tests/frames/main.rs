@@ -24,6 +24,7 @@ mod raw;
 mod requests;
 #[path = "../common/runs.rs"]
 mod runs;
+mod tap;
 #[path = "../common/wire.rs"]
 #[expect(dead_code, reason = "shared with the tests of the program")]
 mod wire;
@@ -31,7 +32,7 @@ mod witness;
 
 use proptest::prelude::*;
 
-use self::{calls::Call, raw::Conversation, runs::Runs, witness::Ground};
+use self::{calls::Call, raw::Conversation, runs::Runs, tap::Tap, witness::Ground};
 
 /// What one client does.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ fn hostile_clients_end_and_learn_nothing() {
     });
     let attack = prop_oneof![
         raw::conversation().prop_map(Attack::Frames),
-        prop::collection::vec(calls::call(), 1..6).prop_map(Attack::Calls),
+        prop::collection::vec(calls::hostile(), 1..6).prop_map(Attack::Calls),
     ];
     Runs { name: "--test frames hostile_clients_end_and_learn_nothing", cases: 300 }.run(&attack, |attack| {
         runtime.block_on(async {
@@ -64,4 +65,26 @@ fn hostile_clients_end_and_learn_nothing() {
         })
     });
     runtime.block_on(ground.end());
+}
+
+#[test]
+fn wrong_answers_end_and_show_nothing() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (mut ground, tap) = runtime.block_on(async {
+        let ground = Ground::start().await;
+        let tap = Tap::start(&ground.etcd.url).await;
+        (ground.before(tap.url.clone()).await, tap)
+    });
+    let case = (tap::plan(), prop::collection::vec(calls::good(), 1..8));
+    Runs { name: "--test frames wrong_answers_end_and_show_nothing", cases: 45 }.run(&case, |(plan, calls)| {
+        runtime.block_on(async {
+            ground.fill().await;
+            tap.follow(plan.clone());
+            let heard = calls::make(&ground.proxy, calls).await;
+            tap.follow(tap::Plan::default());
+            ground.check(heard).await
+        })
+    });
+    runtime.block_on(ground.end());
+    drop(tap);
 }

@@ -27,7 +27,7 @@ const SECRETS: [&[u8]; 3] = [b"frames-tenan", b"neighbour", b"etcd-proxy.meta"];
 /// The most memory that the proxy may take. It is built without optimization here.
 const MEMORY: u64 = 256 << 20;
 /// The witness' key, which hostile clients may delete.
-const KEY: &str = "witness";
+pub(crate) const KEY: &str = "witness";
 
 /// An etcd with several tenants.
 pub(crate) struct Ground {
@@ -97,6 +97,15 @@ async fn witness(proxy: &Proxy) -> (KvClient<Channel>, Streaming<WatchResponse>)
 // === impl Watched ===
 
 impl Watched {
+    /// The tenant has keys to be answered with, and enough for a long answer.
+    pub(crate) async fn fill(&mut self) {
+        for (key, length) in [("a", 1), ("b", 1), ("bb", 300 << 10)] {
+            // A value that would be groups in groups.
+            let put = PutRequest { key: key.into(), value: vec![0x0b; length].into(), ..Default::default() };
+            timeout(PATIENCE, self.kv.put(put)).await.expect("a put in time").unwrap();
+        }
+    }
+
     /// What is wrong after a case of which somebody has heard this. Where something is, there is another proxy afterwards.
     pub(crate) async fn check(&mut self, heard: Result<Vec<u8>, String>) -> Result<(), String> {
         let found = match self.stands() {
