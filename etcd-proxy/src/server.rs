@@ -162,6 +162,8 @@ fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .initial_stream_window_size(2 * MIB)
         .initial_connection_window_size(16 * MIB)
+        // Of each stream, for a client that has window enough and does not read from its socket. grpc-go has half of this.
+        .max_send_buf_size(128 * 1024)
         .max_concurrent_streams(settings.max_concurrent_streams)
         .max_pending_accept_reset_streams(usize::try_from(settings.max_concurrent_streams).unwrap_or(usize::MAX))
         .keep_alive_interval(settings.keepalive_interval)

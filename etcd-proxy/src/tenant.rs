@@ -47,8 +47,8 @@ pub const DEFAULT_MAX_RANGE_STREAMS: usize = 32;
 /// The most that a configuration may say: beyond it, stalled readers could fill the connection that all share.
 pub const MAX_RANGE_STREAMS: usize = 512;
 /// Most watches and other streams without an end whose clients take nothing for the time being. Each keeps a window of its
-/// upstream stream filled (`upstream`), with small messages about one and a half megabytes.
-const MAX_STALLED_STREAMS: usize = 64;
+/// upstream stream filled (`upstream`), with small messages more than a megabyte of memory.
+const MAX_STALLED_STREAMS: usize = 32;
 /// Most snapshots of a tenant at a time: each has a temporary file as large as the tenant.
 const MAX_SNAPSHOTS: usize = 2;
 /// How long a RangeStream waits for one of them to end, and a snapshot likewise.

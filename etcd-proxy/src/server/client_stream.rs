@@ -6,6 +6,9 @@
 //! And it comes back in the end. hyper closes it once the last answer is written; if the client still sends then, be it that
 //! it has taken some of that answer and wants more, the system answers with a reset, and what the client has not read yet
 //! is lost. So somebody has to listen until the client has heard everything.
+//!
+//! And it breaks when its client takes nothing at all for long, though there is something to take. What is ready for such a
+//! client would stay in memory until a ping finds out, which may be hours.
 
 use std::{
     io,
@@ -21,13 +24,16 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     sync::oneshot,
-    time::timeout,
+    time::{Instant, Sleep, sleep, timeout},
 };
 
 /// Length of HTTP/2's connection preface; with as many bytes HTTP/1.1 is known to be spoken, or its own timeout runs.
 const PREFACE: usize = 24;
 /// How long a client gets to hear the rest and hang up. grpc-go waits as long.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// How long a client may take no byte of what is to be written.
+const STALLED: Duration = Duration::from_secs(120);
 
 /// A stream that tells when its first bytes have arrived, and comes back when it is dropped.
 #[derive(Debug)]
@@ -37,6 +43,10 @@ pub(super) struct ClientStream<S> {
     missing: usize,
     arrived: Arc<AtomicBool>,
     back: Option<oneshot::Sender<S>>,
+    /// Whether something is to be written that the client does not take.
+    stalled: bool,
+    /// Made when the client lets something wait for the first time.
+    patience: Option<Pin<Box<Sleep>>>,
 }
 
 /// Tells whether the first bytes have arrived.
@@ -74,12 +84,33 @@ impl<S> ClientStream<S> {
     pub(super) fn new(stream: S) -> (Self, Arrived, Back<S>) {
         let arrived = Arc::new(AtomicBool::new(false));
         let (back, returned) = oneshot::channel();
-        let stream = Self { stream: Some(stream), missing: PREFACE, arrived: arrived.clone(), back: Some(back) };
+        let stream = Self {
+            stream: Some(stream),
+            missing: PREFACE,
+            arrived: arrived.clone(),
+            back: Some(back),
+            stalled: false,
+            patience: None,
+        };
         (stream, Arrived(arrived), Back(returned))
     }
 
     fn get(&mut self) -> io::Result<&mut S> {
         self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// What has become of a write; an error if nothing has come of any for too long.
+    fn patiently<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = false;
+            return written;
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(STALLED)));
+        if !self.stalled {
+            self.stalled = true;
+            patience.as_mut().reset(Instant::now() + STALLED);
+        }
+        patience.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -110,7 +141,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(self.get_mut().get()?).poll_write(cx, buf)
+        let this = self.get_mut();
+        let written = Pin::new(this.get()?).poll_write(cx, buf);
+        this.patiently(cx, written)
     }
 
     fn poll_write_vectored(
@@ -118,7 +151,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(self.get_mut().get()?).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        let written = Pin::new(this.get()?).poll_write_vectored(cx, bufs);
+        this.patiently(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -126,10 +161,36 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.get_mut().get()?).poll_flush(cx)
+        let this = self.get_mut();
+        let flushed = Pin::new(this.get()?).poll_flush(cx);
+        this.patiently(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(self.get_mut().get()?).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_for_long_is_cut_off() {
+        let (server, mut client) = tokio::io::duplex(10);
+        let (mut stream, ..) = ClientStream::new(server);
+        // A client that is slow, and one that takes nothing.
+        let slow = async {
+            let mut bytes = [0; 4];
+            for _ in 0..5 {
+                sleep(STALLED / 2).await;
+                client.read_exact(&mut bytes).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(stream.write_all(&[0; 30]), slow);
+        written.unwrap();
+        let start = Instant::now();
+        let cut = stream.write_all(&[0; 30]).await.unwrap_err();
+        assert_eq!((cut.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, STALLED.as_secs()));
     }
 }

@@ -1,6 +1,15 @@
 //! Clients that ask for a lot and do not read it.
 
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_TYPE};
@@ -25,6 +34,8 @@ use crate::{
 /// As long as other requests may take while readers stall.
 const PROMPT: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
+/// Watches whose clients read nothing that may go on.
+const STALLED_STREAMS: usize = 32;
 
 fn everything() -> RangeRequest {
     RangeRequest { key: "big".into(), range_end: "bih".into(), ..Default::default() }
@@ -72,17 +83,21 @@ pub(crate) async fn unread_watch(
     ask(sender, "etcdserverpb.Watch/Watch", &create).await.unwrap()
 }
 
+/// The request of a call, which says that no more is to come.
+fn request(method: &str, message: &impl Message) -> Request<Bytes> {
+    Request::post(format!("http://etcd/{method}"))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header("te", "trailers")
+        .body(grpc_frame(&message.encode_to_vec()))
+        .unwrap()
+}
+
 async fn ask(
     mut sender: http2::SendRequest<Full<Bytes>>,
     method: &str,
-    request: &impl Message,
+    message: &impl Message,
 ) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
-    let request = Request::post(format!("http://etcd/{method}"))
-        .header(CONTENT_TYPE, "application/grpc")
-        .header("te", "trailers")
-        .body(Full::new(grpc_frame(&request.encode_to_vec())))
-        .unwrap();
-    let response = sender.send_request(request).await.unwrap();
+    let response = sender.send_request(request(method, message).map(Full::new)).await.unwrap();
     match Status::from_header_map(response.headers()) {
         Some(status) if status.code() != Code::Ok => Err(status),
         _ => Ok((sender, response)),
@@ -167,8 +182,6 @@ async fn followed(kv: &mut KvClient<Channel>, events: &mut Streaming<WatchRespon
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_that_stall_hold_up_nobody_and_are_bounded() {
     const STALLED: usize = 600;
-    /// As many of them as may go on.
-    const PLACES: usize = 64;
     let etcd = Etcd::start().await;
     let proxy = Proxy::start("/a/", &etcd, &[]).await;
     let mut kv = KvClient::new(proxy.channel());
@@ -184,12 +197,54 @@ async fn watches_that_stall_hold_up_nobody_and_are_bounded() {
     eventually("all watch", async || get(&metrics).await?.body.contains(&open).then_some(())).await;
     // Far more than any window holds.
     followed(&mut kv, &mut read, vec![b'x'; 16 << 10], 120).await;
-    let left = format!("etcd_proxy_watch_streams {}\n", PLACES + 1);
+    let left = format!("etcd_proxy_watch_streams {}\n", STALLED_STREAMS + 1);
     eventually("the others are given up", async || get(&metrics).await?.body.contains(&left).then_some(())).await;
     followed(&mut kv, &mut read, b"v".to_vec(), 10).await;
     let most = proxy.program.most_resident();
     assert!(most < 400 * MIB, "{} MiB resident", most / MIB);
     drop(sender);
+}
+
+/// A client that has room for everything and stops reading from its socket: what is ready for it is bounded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_deaf_keeps_little() {
+    const STREAMS: usize = 200;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    let mut read = events(&proxy, "k").await;
+    let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+    let (sender, mut driver) = h2::client::Builder::new()
+        .initial_window_size(1 << 30)
+        .initial_connection_window_size(1 << 30)
+        .handshake::<_, Bytes>(connection)
+        .await
+        .unwrap();
+    let deaf = Arc::new(AtomicBool::new(false));
+    let deafness = deaf.clone();
+    let driven = tokio::spawn(poll_fn(move |cx| {
+        if deafness.load(Ordering::Relaxed) { Poll::Pending } else { Pin::new(&mut driver).poll(cx).map(drop) }
+    }));
+    let create = WatchCreateRequest { key: "k".into(), ..Default::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let mut held = Vec::new();
+    for _ in 0..STREAMS {
+        let (head, frame) = request("etcdserverpb.Watch/Watch", &create).into_parts();
+        let mut sender = sender.clone().ready().await.unwrap();
+        let (response, mut stream) = sender.send_request(Request::from_parts(head, ()), false).unwrap();
+        stream.send_data(frame, true).unwrap();
+        held.push(response.await.unwrap());
+    }
+    deaf.store(true, Ordering::Relaxed);
+    let before = proxy.program.resident();
+    followed(&mut kv, &mut read, vec![b'x'; 8 << 10], 120).await;
+    let growth = proxy.program.most_resident().saturating_sub(before) / MIB;
+    assert!(growth < 130, "grown by {growth} MiB");
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let left = format!("etcd_proxy_watch_streams {}\n", STALLED_STREAMS + 1);
+    eventually("the others are given up", async || get(&metrics).await?.body.contains(&left).then_some(())).await;
+    assert_eq!(held.len(), STREAMS);
+    driven.abort();
 }
 
 /// What catches up over large changes comes in one message, of which there are only so many at a time.
