@@ -289,6 +289,28 @@ async fn service_and_library_elect_together() {
     }
 }
 
+/// Who observes no more is watched for no more, whether anybody leads or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn observers_that_leave_leave_no_watch() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let mut client = proxy.client().await;
+    let watchers = || etcd.metric("etcd_debugging_mvcc_watcher_total");
+    // The proxy follows its own watermark.
+    eventually("the follower's watch", || async { watchers().await == 1.0 }).await;
+    client.grant(1, 600).await.unwrap();
+    campaign(&client, "e", 1, "v").await.unwrap();
+    let mut observed = ended(observe(&client, "e")).await.unwrap();
+    told(&mut observed).await;
+    let vacant = observe(&client, "vacant");
+    eventually("both watch", || async { watchers().await == 3.0 }).await;
+    vacant.abort();
+    eventually("one has left", || async { watchers().await == 2.0 }).await;
+    drop(observed);
+    eventually("both have left", || async { watchers().await == 1.0 }).await;
+    assert_eq!(client.keys().await, ["e/1"], "the leader stays");
+}
+
 /// The end of the proxy and that of its upstream end observing, and a candidature, which then still stands.
 #[tokio::test(flavor = "multi_thread")]
 async fn observing_ends_with_the_proxy_and_with_the_upstream() {
