@@ -30,6 +30,8 @@ pub struct Metrics {
     pub buffered_bytes: Gauge,
     /// Long answers that wait for their share of the memory.
     pub answers_waiting: Gauge,
+    /// Answers and streams that were given up because their clients read nothing.
+    pub readers_given_up: Counter,
     /// Open lease keep-alive streams.
     pub keep_alive_streams: Gauge,
     /// The lowest revision that the tenant may read; -1 while it never compacted.
@@ -136,6 +138,7 @@ impl Metrics {
             range_streams: Gauge::default(),
             buffered_bytes: Gauge::default(),
             answers_waiting: Gauge::default(),
+            readers_given_up: Counter::default(),
             keep_alive_streams: Gauge::default(),
             watermark: Gauge::default(),
             rewritten_requests: rewritten.get_or_create_owned(&DirectionLabels { direction: "request" }),
@@ -179,6 +182,11 @@ impl Metrics {
             "answers_waiting",
             "Long answers that wait until --max-buffered-bytes has room for them",
             metrics.answers_waiting.clone(),
+        );
+        proxy.register(
+            "readers_given_up",
+            "Answers and streams that were given up because their clients read nothing",
+            metrics.readers_given_up.clone(),
         );
         proxy.register("keep_alive_streams", "Open lease keep-alive streams", metrics.keep_alive_streams.clone());
         proxy.register(

@@ -278,9 +278,15 @@ impl Tenant {
         if frame.len() > self.max_message_bytes() { Err(EtcdError::RequestTooLarge) } else { Ok(()) }
     }
 
+    /// How long the client of a long answer may take nothing of it.
+    pub fn answer_patience(&self) -> Patience {
+        let timeout = self.0.config.stalled_reader_timeout;
+        Patience { timeout, stalled: None, given_up: self.0.metrics.readers_given_up.clone() }
+    }
+
     /// How long the client of a stream without an end may take nothing of it.
     pub fn stream_patience(&self) -> Patience {
-        Patience { timeout: self.0.config.stalled_reader_timeout, stalled: Some(self.0.stalled_streams.clone()) }
+        Patience { stalled: Some(self.0.stalled_streams.clone()), ..self.answer_patience() }
     }
 
     /// What long answers share.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until},
@@ -38,6 +39,8 @@ pub struct Patience {
     pub timeout: Option<Duration>,
     /// Places of streams whose clients take nothing for the time being. A stream that finds none is given up at once.
     pub stalled: Option<Arc<Semaphore>>,
+    /// Counts what is given up.
+    pub given_up: Counter,
 }
 
 /// What can be ended from outside.
@@ -135,6 +138,7 @@ fn look<B: Abandon>(shared: &Mutex<Shared<B>>, patience: &Patience) -> Option<In
             shared.place = None;
             shared.ending = Some(trailers(&status));
             drop(shared);
+            patience.given_up.inc();
             tracing::info!(?waited, "gave up an answer that its client does not read");
             body.into_iter().for_each(|body| body.abandon(&status));
         }
@@ -233,7 +237,10 @@ mod tests {
     }
 
     fn body(pieces: &[&'static str]) -> (Patient<Answers>, Arc<AtomicBool>) {
-        of_patience(pieces, Patience { timeout: Some(Duration::from_secs(10)), stalled: None })
+        of_patience(
+            pieces,
+            Patience { timeout: Some(Duration::from_secs(10)), stalled: None, given_up: Counter::default() },
+        )
     }
 
     fn of_patience(pieces: &[&'static str], patience: Patience) -> (Patient<Answers>, Arc<AtomicBool>) {
@@ -274,7 +281,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn streams_that_stall_have_places() {
         let places = Arc::new(Semaphore::new(1));
-        let patience = Patience { timeout: None, stalled: Some(places.clone()) };
+        let given_up = Counter::default();
+        let patience = Patience { timeout: None, stalled: Some(places.clone()), given_up: given_up.clone() };
         let (mut first, first_abandoned) = of_patience(&["one", "two"], patience.clone());
         let (mut second, second_abandoned) = of_patience(&["one", "two"], patience);
         assert!(first.frame().await.is_some());
@@ -286,6 +294,7 @@ mod tests {
         assert!(!first_abandoned.load(std::sync::atomic::Ordering::Relaxed));
         // The second found no place. Its client is told to come again.
         assert!(second_abandoned.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(given_up.get(), 1);
         let trailers = second.frame().await.unwrap().unwrap().into_trailers().unwrap();
         assert_eq!(Status::from_header_map(&trailers).unwrap().code(), tonic::Code::Unavailable);
         // A place gets free when its client reads on, and is taken again when it does not.

@@ -31,7 +31,7 @@ use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        self, Abandon, Deadline, LONG, Patience, Patient, Share, UpstreamHeaders,
+        self, Abandon, Deadline, LONG, Patient, Share, UpstreamHeaders,
         framing::{Frames, put_message},
     },
     metrics::{Call, add_bytes},
@@ -183,7 +183,7 @@ async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: O
                 _open: open,
             };
             let patience = match kind {
-                Stream::Range => Patience { timeout: tenant.config().stalled_reader_timeout, stalled: None },
+                Stream::Range => tenant.answer_patience(),
                 Stream::Watch | Stream::KeepAlive => tenant.stream_patience(),
             };
             Ok(Body::new(Patient::new(stream, patience)))

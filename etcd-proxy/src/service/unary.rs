@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, Patience, Patient, Received, UnaryBody, UpstreamHeaders, framing},
+    grpc::{self, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
     rewrite::{Interrupt, LongRange, Rewriter, View},
@@ -98,10 +98,7 @@ async fn pass_on(
         Some(answer) => UnaryBody::long(LongAnswer { tenant: tenant.clone(), answer }, share),
         None => UnaryBody::long(LongFrame(answered(tenant, rewriter, &message, &mut never_granted).await?), share),
     };
-    Ok(match tenant.config().stalled_reader_timeout {
-        Some(timeout) => Body::new(Patient::new(body, Patience { timeout: Some(timeout), stalled: None })),
-        None => Body::new(body),
-    })
+    Ok(Body::new(Patient::new(body, tenant.answer_patience())))
 }
 
 /// Passes a call on by way of its rewriter. Returns the frame of the answer.

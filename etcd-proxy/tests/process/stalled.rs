@@ -199,6 +199,8 @@ async fn watches_that_stall_hold_up_nobody_and_are_bounded() {
     followed(&mut kv, &mut read, vec![b'x'; 16 << 10], 120).await;
     let left = format!("etcd_proxy_watch_streams {}\n", STALLED_STREAMS + 1);
     eventually("the others are given up", async || get(&metrics).await?.body.contains(&left).then_some(())).await;
+    let given_up = format!("etcd_proxy_readers_given_up_total {}\n", STALLED - STALLED_STREAMS);
+    assert!(get(&metrics).await.unwrap().body.contains(&given_up));
     followed(&mut kv, &mut read, b"v".to_vec(), 10).await;
     let most = proxy.program.most_resident();
     assert!(most < 400 * MIB, "{} MiB resident", most / MIB);
