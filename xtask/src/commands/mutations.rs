@@ -1,4 +1,6 @@
-//! `cargo xtask mutations`: the proxy with a hole in it, fifteen times, and whether its tests notice.
+//! `cargo xtask mutations`: the proxy with a hole in it, one after the other, and whether its tests notice.
+//!
+//! `cargo xtask test mutations` counts the same as tests.
 //!
 //! A copy of the tree below `target/mutations` is changed, built and run, so that no build of the tree itself ever holds a
 //! mutant. The tests are this tree's; only the program that they start is another.
@@ -40,9 +42,10 @@ pub struct Command {
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// What a run of the tests said.
-#[derive(Debug)]
-enum Verdict {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
     Passed,
+    /// With what was wrong.
     Failed(String),
 }
 
@@ -52,7 +55,6 @@ struct Bench {
     build: PathBuf,
     test: PathBuf,
     etcd: PathBuf,
-    runner: Runner,
 }
 
 /// Runs the command.
@@ -69,33 +71,46 @@ pub fn run(command: &Command) -> Result<()> {
     if let Some(name) = command.names.iter().find(|name| !MUTATIONS.iter().any(|mutation| mutation.name == **name)) {
         bail!("no mutation is called {name:?}; --list tells what there is");
     }
-    let chosen = MUTATIONS
-        .iter()
-        .filter(|mutation| command.names.is_empty() || command.names.iter().any(|name| name == mutation.name));
-    let mut bench = Bench::prepare(&Tools::with(&command.tools)?)?;
-    if let Verdict::Failed(wrong) = bench.judge()? {
-        bail!("the tests fail without a mutation, so they show nothing: {wrong}");
-    }
     let mut lines = Vec::new();
     let mut missed = 0;
-    for mutation in chosen {
-        let start = Instant::now();
-        let verdict = match bench.mutate(mutation)? {
-            Verdict::Passed => {
-                missed += 1;
-                "NOT NOTICED".to_owned()
-            }
+    let chosen = |name: &str| command.names.is_empty() || command.names.iter().any(|chosen| chosen == name);
+    each(&Tools::with(&command.tools)?, &mut Runner::new()?, chosen, |name, time, verdict| {
+        missed += u32::from(verdict == Verdict::Passed);
+        let verdict = match verdict {
+            Verdict::Passed => "NOT NOTICED".to_owned(),
             Verdict::Failed(wrong) => wrong,
         };
-        lines.push(format!("{:<32} {:>12}  {verdict}", mutation.name, seconds(start.elapsed())));
+        lines.push(format!("{name:<32} {:>12}  {verdict}", seconds(time)));
         eprintln!("{}", lines.last().map_or("", String::as_str));
-    }
+    })?;
     println!("\n{:<32} {:>12}  NOTICED BY", "MUTATION", "TIME");
     lines.iter().for_each(|line| println!("{line}"));
     if missed > 0 {
         bail!("{missed} of {} mutations were not noticed", lines.len());
     }
     println!("all {} noticed", lines.len());
+    Ok(())
+}
+
+/// Judges each mutation whose name is chosen, and tells what came of it.
+///
+/// # Errors
+/// When one no longer applies, or the tests fail without any.
+pub(super) fn each(
+    tools: &Tools,
+    runner: &mut Runner,
+    chosen: impl Fn(&str) -> bool,
+    mut told: impl FnMut(&'static str, Duration, Verdict),
+) -> Result<()> {
+    let bench = Bench::prepare(tools)?;
+    if let Verdict::Failed(wrong) = bench.judge(runner)? {
+        bail!("the tests fail without a mutation, so they show nothing: {wrong}");
+    }
+    for mutation in MUTATIONS.iter().filter(|mutation| chosen(mutation.name)) {
+        let start = Instant::now();
+        let verdict = bench.mutate(mutation, runner)?;
+        told(mutation.name, start.elapsed(), verdict);
+    }
     Ok(())
 }
 
@@ -112,24 +127,24 @@ impl Bench {
             "model",
             "building the tests",
         )?;
-        Ok(Self { tree, build, test, etcd, runner: Runner::new()? })
+        Ok(Self { tree, build, test, etcd })
     }
 
     /// Judges the proxy with a mutation, and takes that back.
-    fn mutate(&mut self, mutation: &Mutation) -> Result<Verdict> {
+    fn mutate(&self, mutation: &Mutation, runner: &mut Runner) -> Result<Verdict> {
         let file = self.tree.join("etcd-proxy").join("src").join(mutation.file);
         let whole = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         if whole.matches(mutation.from).count() != 1 {
             bail!("the mutation {} applies no longer: {} has changed", mutation.name, mutation.file);
         }
         fs::write(&file, whole.replace(mutation.from, mutation.to))?;
-        let verdict = self.judge().with_context(|| format!("the mutation {}", mutation.name));
+        let verdict = self.judge(runner).with_context(|| format!("the mutation {}", mutation.name));
         fs::write(&file, whole)?;
         verdict
     }
 
     /// Builds the copy's proxy and runs the tests on it.
-    fn judge(&mut self) -> Result<Verdict> {
+    fn judge(&self, runner: &mut Runner) -> Result<Verdict> {
         let mut build = cargo::command()?;
         build.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.build);
         build.args(["build", "--package", "etcd-proxy", "--bin", "etcd-proxy"]);
@@ -141,7 +156,7 @@ impl Bench {
             .env("RUST_BACKTRACE", "0")
             .env(Tool::Etcd.variable(), &self.etcd);
         let mut wrong = String::new();
-        let status = self.runner.run(&mut test, LIMIT, |line| {
+        let status = runner.run(&mut test, LIMIT, |line| {
             if line.starts_with("--test model") {
                 wrong = line.chars().take(100).collect();
             }

@@ -13,7 +13,7 @@ pub(super) struct Mutation {
     pub(super) to: &'static str,
 }
 
-pub(super) const MUTATIONS: [Mutation; 15] = [
+pub(super) const MUTATIONS: [Mutation; 17] = [
     Mutation {
         name: "no-successor-cap",
         what: "an open range ends where the shared etcd ends",
@@ -78,6 +78,13 @@ pub(super) const MUTATIONS: [Mutation; 15] = [
         to: "        if response.events.is_empty() && !response.created && !response.canceled {\n            if let Some(header) = &mut response.header {\n                header.revision += 1;\n            }\n        }\n        let acted = if response.created { self.answered() } else { None };\n",
     },
     Mutation {
+        name: "progress-of-one-watch",
+        what: "progress of a whole stream is told as that of one watch",
+        file: "rewrite/watch.rs",
+        from: "        let acted = if response.created { self.answered() } else { None };\n",
+        to: "        if response.events.is_empty() && !response.created && !response.canceled {\n            response.watch_id = 0;\n        }\n        let acted = if response.created { self.answered() } else { None };\n",
+    },
+    Mutation {
         name: "watermark-not-in-txn",
         what: "a Txn reads what the tenant has compacted",
         file: "rewrite/kv.rs",
@@ -97,6 +104,13 @@ pub(super) const MUTATIONS: [Mutation; 15] = [
         file: "rewrite/lease.rs",
         from: "    fn request(view: &View<'_>, request: &mut LeaseKeepAliveRequest) -> Result<(), Interrupt> {\n        request.id = view.lease_to_upstream(request.id)?;",
         to: "    fn request(view: &View<'_>, request: &mut LeaseKeepAliveRequest) -> Result<(), Interrupt> {\n        view.lease_to_upstream(request.id)?;",
+    },
+    Mutation {
+        name: "foreign-revoke",
+        what: "a revocation ends the lease that the id names on the shared etcd",
+        file: "rewrite/lease.rs",
+        from: "    fn request(view: &View<'_>, request: &mut LeaseRevokeRequest) -> Result<(), Interrupt> {\n        request.id = view.lease_to_upstream(request.id)?;",
+        to: "    fn request(view: &View<'_>, request: &mut LeaseRevokeRequest) -> Result<(), Interrupt> {\n        view.lease_to_upstream(request.id)?;",
     },
     Mutation {
         name: "time-to-live-keys-not-filtered",

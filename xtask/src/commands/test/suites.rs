@@ -7,8 +7,11 @@ use anyhow::{Context, Result, bail};
 use super::{etcd_integration, output::Counts, run::Runner, storage_suite};
 use crate::{
     cargo::{self, Profile},
-    commands::tidy,
-    progress::Progress,
+    commands::{
+        mutations::{self, Verdict},
+        tidy,
+    },
+    progress::{Progress, seconds},
     site,
     tools::{Tool, Tools},
 };
@@ -39,6 +42,8 @@ enum Kind {
     Storage,
     /// etcd's own integration tests.
     EtcdIntegration,
+    /// The proxy with a fault, one after the other: a fault that is noticed is a test that passes.
+    Mutations,
     /// The tests of one crate, against the project's own programs as well.
     EndToEnd { package: &'static str, tools: &'static [Tool] },
 }
@@ -50,7 +55,7 @@ const fn minutes(count: u64) -> Duration {
 /// The project's own programs, which end-to-end tests start.
 const PROGRAMS: [&str; 4] = ["etcd-proxy", "pizza-apiserver", "proxy-controller", "bench"];
 
-const SUITES: [Suite; 7] = [
+const SUITES: [Suite; 8] = [
     Suite {
         name: "lint",
         what: "formatting, clippy, the project's own rules, licences",
@@ -126,6 +131,13 @@ const SUITES: [Suite; 7] = [
         limit: minutes(60),
         kind: Kind::EtcdIntegration,
     },
+    Suite {
+        name: "mutations",
+        what: "the proxy with one fault at a time, which its model test notices",
+        default: false,
+        limit: minutes(90),
+        kind: Kind::Mutations,
+    },
 ];
 
 /// The suites as a table.
@@ -183,6 +195,16 @@ pub(super) fn run(
         Kind::EtcdIntegration => {
             let proxy = etcd_proxy()?;
             etcd_integration::run(suite.name, tools, proxy, runner, filter, suite.limit, counts)
+        }
+        Kind::Mutations => {
+            let chosen = |name: &str| filter.is_none_or(|filter| name.contains(filter));
+            mutations::each(tools, runner, chosen, |name, time, verdict| match verdict {
+                Verdict::Failed(wrong) => {
+                    println!("{name} ({}): {wrong}", seconds(time));
+                    counts.pass();
+                }
+                Verdict::Passed => counts.fail(suite.name, &format!("{name} is not noticed")),
+            })
         }
         Kind::EndToEnd { package, tools: wanted } => {
             let mut variables = variables(tools, wanted)?;
