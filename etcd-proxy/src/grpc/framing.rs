@@ -13,6 +13,10 @@ const HEADER: usize = 5;
 const GZIP_HEADER: usize = 10;
 /// Announced bytes for which room is made before they have come, from peers that are not trusted.
 const EAGER: usize = 64 * 1024;
+/// The same from the upstream: beyond it, room is made as the message comes.
+const EAGER_FOR_TRUSTED: usize = 16 << 20;
+/// The longest message of the upstream: grpc-go sends none that is longer.
+const LONGEST: usize = i32::MAX as usize;
 
 /// Cuts a body into messages. A message that arrives in one piece is not copied.
 #[derive(Debug)]
@@ -82,7 +86,7 @@ impl Frames {
 
     /// For messages of the upstream, which may have up to 2 GiB.
     pub fn trusted() -> Self {
-        Self { eager: usize::MAX, ..Self::new(usize::MAX) }
+        Self { eager: EAGER_FOR_TRUSTED, ..Self::new(LONGEST) }
     }
 
     /// Takes the next piece of the body. Everything that the one before held must have been taken by [`Frames::message`].
@@ -225,6 +229,19 @@ mod tests {
         let message = frames.message().unwrap().unwrap();
         assert_eq!(message, "abc");
         assert_eq!(message.as_ptr(), chunk[5..].as_ptr());
+    }
+
+    #[test]
+    fn an_upstreams_word_alone_takes_no_memory() {
+        let announced = |length: u32| {
+            let mut frames = Frames::trusted();
+            frames.push([&[0], &length.to_be_bytes()[..], b"abc"].concat().into());
+            frames.message().map(|message| (message, frames.partial.capacity()))
+        };
+        let (message, capacity) = announced(i32::MAX.cast_unsigned()).unwrap();
+        assert_eq!(message, None);
+        assert!(capacity <= 2 * EAGER_FOR_TRUSTED, "{capacity}");
+        assert_eq!(announced(u32::MAX).unwrap_err().code(), tonic::Code::ResourceExhausted);
     }
 
     #[test]
