@@ -5,15 +5,16 @@
 use proptest::prelude::*;
 use proto::{
     etcdserverpb::{
-        CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-        PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse, compare::TargetUnion,
-        request_op::Request, response_op::Response,
+        CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+        PutRequest, RangeRequest, RangeResponse, ResponseOp, TxnRequest, TxnResponse, request_op::Request,
+        response_op::Response,
     },
     mvccpb::KeyValue,
 };
 use tonic::{Code, Status};
 
 use crate::{
+    places::{range_at, txn_at},
     requests::{Space, place},
     runs::Runs,
     support::{Client, Etcd, Proxy, at_least, range_op, watch_all},
@@ -130,40 +131,6 @@ impl Side {
         kvs.iter().map(|kv| self.pair(kv)).collect()
     }
 
-    fn range_request(&self, request: &RangeRequest) -> RangeRequest {
-        RangeRequest {
-            revision: self.revision(request.revision),
-            min_mod_revision: self.revision(request.min_mod_revision),
-            max_mod_revision: self.revision(request.max_mod_revision),
-            min_create_revision: self.revision(request.min_create_revision),
-            max_create_revision: self.revision(request.max_create_revision),
-            ..request.clone()
-        }
-    }
-
-    fn txn_request(&self, request: &TxnRequest) -> TxnRequest {
-        let op = |op: &RequestOp| RequestOp {
-            request: op.request.as_ref().map(|request| match request {
-                Request::RequestRange(range) => Request::RequestRange(self.range_request(range)),
-                Request::RequestTxn(txn) => Request::RequestTxn(self.txn_request(txn)),
-                other => other.clone(),
-            }),
-        };
-        let compare = |compare: &Compare| Compare {
-            target_union: compare.target_union.clone().map(|target| match target {
-                TargetUnion::CreateRevision(place) => TargetUnion::CreateRevision(self.revision(place)),
-                TargetUnion::ModRevision(place) => TargetUnion::ModRevision(self.revision(place)),
-                other => other,
-            }),
-            ..compare.clone()
-        };
-        TxnRequest {
-            compare: request.compare.iter().map(compare).collect(),
-            success: request.success.iter().map(op).collect(),
-            failure: request.failure.iter().map(op).collect(),
-        }
-    }
-
     fn range_answer(&self, response: &RangeResponse) -> Answer {
         Answer::Range(self.pairs(&response.kvs), response.more, response.count)
     }
@@ -182,11 +149,12 @@ impl Side {
     async fn take(&mut self, step: &Step) -> Result<Answer, Status> {
         match step {
             Step::Range(request) => {
-                let response = self.client.range(self.range_request(request)).await?;
+                let response = self.client.range(range_at(request, &|place| self.revision(place))).await?;
                 Ok(self.range_answer(&response))
             }
             Step::RangeStream(request) => {
-                let mut parts = self.client.kv.range_stream(self.range_request(request)).await?.into_inner();
+                let mut parts =
+                    self.client.kv.range_stream(range_at(request, &|place| self.revision(place))).await?.into_inner();
                 let mut whole = RangeResponse::default();
                 while let Some(part) = parts.message().await? {
                     let part = part.range_response.unwrap_or_default();
@@ -209,7 +177,7 @@ impl Side {
                 Ok(Answer::Delete(response.deleted, self.pairs(&response.prev_kvs)))
             }
             Step::Txn(request) => {
-                let response = self.client.kv.txn(self.txn_request(request)).await?.into_inner();
+                let response = self.client.kv.txn(txn_at(request, &|place| self.revision(place))).await?.into_inner();
                 if writes(&response) {
                     self.history.push(response.header.unwrap().revision);
                 }

@@ -17,6 +17,8 @@ mod isolation;
 mod leases;
 mod limits;
 mod locks;
+#[path = "../common/places.rs"]
+mod places;
 #[path = "../common/requests.rs"]
 mod requests;
 #[path = "../common/runs.rs"]

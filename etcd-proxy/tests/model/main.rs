@@ -19,6 +19,8 @@ mod child;
 #[path = "../process/http.rs"]
 #[expect(dead_code, reason = "shared with the tests of the program")]
 mod http;
+#[path = "../common/places.rs"]
+mod places;
 #[path = "../common/requests.rs"]
 mod requests;
 #[path = "../common/runs.rs"]

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, LeaseLeasesRequest, LeaseRevokeRequest, RangeRequest, RequestOp,
-    TxnRequest, WatchCreateRequest, compare::TargetUnion, request_op::Request,
+    CompactionRequest, DeleteRangeRequest, LeaseLeasesRequest, LeaseRevokeRequest, RangeRequest, WatchCreateRequest,
 };
 use tonic::{Code, Status};
 
 use self::{ask::Answer, watching::Open};
 use crate::{
     child::{Etcd, Proxy},
+    places::{range_at, txn_at},
     steps::{Action, DIRECT, PREFIXES, Step, TENANTS},
     store::{Change, Refusal, Store},
     support::Client,
@@ -274,10 +274,11 @@ impl World {
     }
 
     fn with_revisions(&self, action: &Action) -> Action {
+        let revision = |place| self.revision(place);
         match action {
-            Action::Range(request) => Action::Range(self.range(request)),
-            Action::RangeStream(request) => Action::RangeStream(self.range(request)),
-            Action::Txn(request) => Action::Txn(self.txn(request)),
+            Action::Range(request) => Action::Range(range_at(request, &revision)),
+            Action::RangeStream(request) => Action::RangeStream(range_at(request, &revision)),
+            Action::Txn(request) => Action::Txn(txn_at(request, &revision)),
             Action::Compact(place) => Action::Compact(self.revision(*place)),
             Action::Watch { stream, creates } => {
                 let create = |create: &WatchCreateRequest| WatchCreateRequest {
@@ -287,40 +288,6 @@ impl World {
                 Action::Watch { stream: *stream, creates: creates.iter().map(create).collect() }
             }
             other => other.clone(),
-        }
-    }
-
-    fn range(&self, request: &RangeRequest) -> RangeRequest {
-        RangeRequest {
-            revision: self.revision(request.revision),
-            min_mod_revision: self.revision(request.min_mod_revision),
-            max_mod_revision: self.revision(request.max_mod_revision),
-            min_create_revision: self.revision(request.min_create_revision),
-            max_create_revision: self.revision(request.max_create_revision),
-            ..request.clone()
-        }
-    }
-
-    fn txn(&self, request: &TxnRequest) -> TxnRequest {
-        let op = |op: &RequestOp| RequestOp {
-            request: op.request.as_ref().map(|request| match request {
-                Request::RequestRange(range) => Request::RequestRange(self.range(range)),
-                Request::RequestTxn(txn) => Request::RequestTxn(self.txn(txn)),
-                other => other.clone(),
-            }),
-        };
-        let compare = |compare: &Compare| Compare {
-            target_union: compare.target_union.clone().map(|target| match target {
-                TargetUnion::CreateRevision(place) => TargetUnion::CreateRevision(self.revision(place)),
-                TargetUnion::ModRevision(place) => TargetUnion::ModRevision(self.revision(place)),
-                other => other,
-            }),
-            ..compare.clone()
-        };
-        TxnRequest {
-            compare: request.compare.iter().map(compare).collect(),
-            success: request.success.iter().map(op).collect(),
-            failure: request.failure.iter().map(op).collect(),
         }
     }
 }
