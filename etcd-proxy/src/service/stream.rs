@@ -44,6 +44,9 @@ use crate::{
 /// How much is collected of messages that have arrived already before it is passed on.
 const BATCH: usize = 16 * 1024;
 
+/// Text of the status of a stream that has waited in vain for a share of the memory for long answers.
+const NO_MEMORY: &str = "etcd-proxy: no memory got free for a long message of this stream";
+
 /// The client's messages on their way to the upstream.
 struct RequestStream {
     client: Body,
@@ -502,8 +505,9 @@ impl http_body::Body for ResponseStream {
             if this.waiting.is_some() || this.ending.is_some() {
                 continue;
             }
-            if let Err(refused) = ready!(this.poll_memory(cx)) {
-                this.ending = Some(refused.into());
+            if ready!(this.poll_memory(cx)).is_err() {
+                // Clients resume a stream that ends so.
+                this.ending = Some(Status::unavailable(NO_MEMORY));
                 continue;
             }
             let Some(upstream) = &mut this.upstream else { return Poll::Ready(None) };

@@ -23,7 +23,7 @@ const ROUNDS: usize = 5;
 /// Clients of the tenant whose calls are timed.
 const CLIENTS: usize = 4;
 /// Puts of each in a round, and as many gets.
-const CALLS: usize = 150;
+const CALLS: usize = 100;
 /// What is not told apart from noise: the calls take a millisecond or two, and a test's machine has other things to do.
 const NOISE: Duration = Duration::from_millis(10);
 

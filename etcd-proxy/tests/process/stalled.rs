@@ -298,6 +298,34 @@ async fn long_messages_of_watches_share_a_bounded_memory() {
     assert_eq!(revisions, (first..).take(CHANGES).collect::<Vec<_>>());
 }
 
+/// Only so many watches wait for memory. The others are told to come again.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_find_no_memory_are_resumed() {
+    /// As many as wait at a time.
+    const WAITING: usize = 128;
+    const REFUSED: usize = 7;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=600000"]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    let put = PutRequest { key: "big".into(), value: vec![b'x'; 300 << 10].into(), ..Default::default() };
+    let start_revision = kv.put(put).await.unwrap().into_inner().header.unwrap().revision;
+    let create = WatchCreateRequest { key: "big".into(), start_revision, ..Default::default() };
+    let sender = narrow(&proxy).await;
+    let mut held = Vec::new();
+    for _ in 0..1 + WAITING + REFUSED {
+        held.push(unread_watch(sender.clone(), create.clone()).await);
+    }
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let waiting = format!("etcd_proxy_answers_waiting {WAITING}\n");
+    let left = format!("etcd_proxy_watch_streams {}\n", 1 + WAITING);
+    let metrics = eventually("the others are refused", async || {
+        Some(get(&metrics).await?.body).filter(|body| body.contains(&waiting) && body.contains(&left))
+    })
+    .await;
+    let refused = metrics.lines().find(|line| line.contains("Watch\"") && line.contains("Unavailable"));
+    assert!(refused.is_some_and(|line| line.ends_with(&format!(" {REFUSED}"))), "{refused:?}");
+}
+
 /// Who reads nothing for long enough has to ask again: the place, and what was held for it, get free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_stalls_for_long_is_given_up() {
