@@ -2,29 +2,43 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
+use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Status, body::Body};
 
+use super::{Deadline, deadline_exceeded};
 use crate::error::EtcdError;
 
-/// A stream that ends with `Unavailable` when the process closes.
+/// A stream that ends with `Unavailable` when the process closes, and at its client's deadline.
 pub(crate) struct UntilClosing {
     /// Gone once the stream was ended here; dropping it cancels what stands behind it.
     body: Option<Body>,
     closing: CancellationToken,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
+    expiry: Option<Pin<Box<Sleep>>>,
 }
 
 impl UntilClosing {
-    pub(crate) fn new(body: Body, closing: CancellationToken) -> Self {
+    pub(crate) fn new(body: Body, closing: CancellationToken, deadline: Deadline) -> Self {
         let closed = Box::pin(closing.clone().cancelled_owned());
-        Self { body: Some(body), closing, closed }
+        Self { body: Some(body), closing, closed, expiry: deadline.sleep().map(Box::pin) }
+    }
+
+    /// Ready with the status that ends the stream, whatever stands behind it.
+    fn ended(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        if self.closing.is_cancelled() || self.closed.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(EtcdError::Stopped.into());
+        }
+        match &mut self.expiry {
+            Some(expiry) => expiry.as_mut().poll(cx).map(|()| deadline_exceeded()),
+            None => Poll::Pending,
+        }
     }
 }
 
@@ -34,17 +48,17 @@ impl http_body::Body for UntilClosing {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        // A stream that never pauses must end, too.
-        if !this.closing.is_cancelled() {
-            if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
-                return Poll::Ready(frame);
-            }
-            ready!(this.closed.as_mut().poll(cx));
+        if this.body.is_none() {
+            return Poll::Ready(None);
         }
+        // First of all: a stream that never pauses must end, too.
+        let Poll::Ready(status) = this.ended(cx) else {
+            let Some(body) = &mut this.body else { return Poll::Ready(None) };
+            return Pin::new(body).poll_frame(cx);
+        };
         this.body = None;
         let mut trailers = HeaderMap::new();
-        Poll::Ready(Some(match Status::from(EtcdError::Stopped).add_header(&mut trailers) {
+        Poll::Ready(Some(match status.add_header(&mut trailers) {
             Ok(()) => Ok(Frame::trailers(trailers)),
             Err(status) => Err(status),
         }))

@@ -11,7 +11,7 @@ use tower::Service;
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
-    grpc::{Seen, until_closing::UntilClosing, until_end::until_end},
+    grpc::{Deadline, Seen, until_closing::UntilClosing, until_end::until_end},
     health::{HealthService, Probes},
     traces::Tracer,
 };
@@ -69,11 +69,14 @@ where
             let answer = self.tenant.clone().call(request);
             return Box::pin(async move { infallible(answer.await) });
         }
+        let deadline = Deadline::from_client(request.headers());
         let request = request.map(|body| Body::new(Seen::new(body, HEALTH_REQUEST)));
         let answer = self.health.clone().call(request);
         let closing = self.shutdown.closing().clone();
         // Health/Watch does not end by itself. The tenant's services see to their own streams.
-        Box::pin(async move { infallible(answer.await).map(|body| Body::new(UntilClosing::new(body, closing))) })
+        Box::pin(
+            async move { infallible(answer.await).map(|body| Body::new(UntilClosing::new(body, closing, deadline))) },
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use tower::{Service as _, util::BoxCloneSyncService};
 
 use crate::{
     grpc::{
-        Seen,
+        Deadline, Seen,
         until_closing::UntilClosing,
         until_end::{OnEnd, until_end},
     },
@@ -82,12 +82,13 @@ pub(super) async fn serve(
     call: Call,
     stop: CancellationToken,
 ) -> Response<Body> {
+    let deadline = Deadline::from_client(request.headers());
     let request = request.map(|body| Body::new(Seen::new(body, reflection.request)));
     let response = match reflection.service.clone().call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
-    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop))), call)
+    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop, deadline))), call)
 }
 
 impl OnEnd for Call {

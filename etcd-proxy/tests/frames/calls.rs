@@ -40,7 +40,7 @@ const PATHS: [&str; 12] = [
     "/etcdserverpb.Maintenance/HashKV",
     "/etcdserverpb.Maintenance/Snapshot",
     "/v3electionpb.Election/Observe",
-    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
 ];
 
@@ -86,7 +86,7 @@ pub(crate) fn hostile() -> impl Strategy<Value = Call> {
     let options = (
         prop_oneof![4 => Just(1usize << 20), 1 => 1usize..40],
         // A stream that nothing ends otherwise ends by its deadline.
-        prop_oneof![12 => Just("150m"), 1 => Just("0n"), 1 => Just("-1S"), 1 => Just("150mm")],
+        prop_oneof![12 => Just("150m"), 1 => Just("0n"), 1 => Just("99999999n")],
         prop_oneof![8 => Just(""), 1 => Just("gzip"), 1 => Just("identity"), 1 => Just("snappy")],
         prop_oneof![8 => Just(0usize), 1 => 1usize..20_000],
     );

@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
+use http::{Request, header::CONTENT_TYPE};
+use http_body_util::{BodyExt as _, Full};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
+use tonic::{Code, Status};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
     http::{get, request},
+    stalled::narrow,
+    wire::grpc_frame,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,6 +111,23 @@ async fn silent_and_surplus_connections_are_closed() {
         get(&format!("{}/version", proxy.url)).await.filter(|answer| answer.status == 200)
     })
     .await;
+}
+
+/// A deadline holds for a client that does not watch over it itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_health_ends_at_its_deadline() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let request = Request::post("http://etcd/grpc.health.v1.Health/Watch")
+        .header(CONTENT_TYPE, "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-timeout", "300m")
+        .body(Full::new(grpc_frame(b"")))
+        .unwrap();
+    let response = narrow(&proxy).await.send_request(request).await.unwrap();
+    let body = timeout(SOON, response.into_body().collect()).await.expect("an end in time").unwrap();
+    let status = Status::from_header_map(body.trailers().unwrap()).unwrap();
+    assert_eq!((status.code(), status.message()), (Code::DeadlineExceeded, "context deadline exceeded"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
