@@ -46,7 +46,7 @@ enum Stage {
 /// Carries out the call.
 pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Result<Response<Body>, Status> {
     let ClientCall { path, headers, deadline, frames, mut body } = client;
-    own_stream::serve(tenant, deadline, call, async move {
+    own_stream::serve(tenant, deadline, call, None, async move {
         let message = grpc::read_message(&mut body, frames).await?;
         let call = OwnCall { tenant, path, headers, message };
         let request: LeaderRequest = call.request("v3electionpb.LeaderRequest")?;

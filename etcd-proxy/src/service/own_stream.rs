@@ -13,7 +13,7 @@ use tonic::{Code, Status, body::Body};
 
 use super::{grpc_response, stream::Watched};
 use crate::{
-    grpc::{self, Deadline},
+    grpc::{self, Abandon, Deadline, Patience, Patient},
     metrics::Call,
     tenant::Tenant,
 };
@@ -32,11 +32,12 @@ struct OwnStream {
 }
 
 /// Serves the answers that `open` comes to. Returns once there is one, or none to come: grpc-go sends the response's headers with
-/// the first message.
+/// the first message. A client that tries `patience` loses the rest; none of one whose answers come by a stream that has its own.
 pub(super) async fn serve<S>(
     tenant: &Tenant,
     deadline: Deadline,
     mut call: Call,
+    patience: Option<Patience>,
     open: impl Future<Output = Result<S, Status>>,
 ) -> Result<Response<Body>, Status>
 where
@@ -55,12 +56,22 @@ where
     };
     match opened {
         Ok((answers, first)) => {
-            Ok(grpc_response(Body::new(OwnStream { first, answers: Some(answers), watched, call })))
+            let stream = OwnStream { first, answers: Some(answers), watched, call };
+            Ok(grpc_response(match patience {
+                Some(patience) => Body::new(Patient::new(stream, patience)),
+                None => Body::new(stream),
+            }))
         }
         Err(status) => {
             call.end(status.code());
             Err(status)
         }
+    }
+}
+
+impl Abandon for OwnStream {
+    fn abandon(mut self, status: &Status) {
+        self.call.end(status.code());
     }
 }
 

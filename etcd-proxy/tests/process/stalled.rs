@@ -18,8 +18,8 @@ use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use proto::etcdserverpb::{
-    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse, kv_client::KvClient,
-    watch_client::WatchClient, watch_request::RequestUnion,
+    PutRequest, RangeRequest, SnapshotRequest, WatchCreateRequest, WatchRequest, WatchResponse, kv_client::KvClient,
+    maintenance_client::MaintenanceClient, watch_client::WatchClient, watch_request::RequestUnion,
 };
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 use tokio_stream::StreamExt;
@@ -346,6 +346,31 @@ async fn a_reader_that_stalls_for_long_is_given_up() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert!(status.message().contains("given up"), "{status:?}");
     drop(sender);
+}
+
+/// Likewise a snapshot, of which two are under way at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_nobody_reads_is_given_up() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--stalled-reader-timeout=2s"]).await;
+    drop(fill(&proxy).await);
+    let sender = narrow(&proxy).await;
+    let mut stalled = Vec::new();
+    for _ in 0..2 {
+        let method = "etcdserverpb.Maintenance/Snapshot";
+        stalled.push(ask(sender.clone(), method, &SnapshotRequest {}).await.unwrap());
+    }
+    let mut pieces = MaintenanceClient::new(proxy.channel()).snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    let mut remaining = u64::MAX;
+    while let Some(piece) = timeout(SOON, pieces.next()).await.expect("the next piece") {
+        remaining = piece.unwrap().remaining_bytes;
+    }
+    assert_eq!(remaining, 0);
+    for (_sender, response) in stalled {
+        let ended = timeout(SOON, response.into_body().collect()).await.expect("an end").unwrap();
+        let status = Status::from_header_map(ended.trailers().unwrap()).unwrap();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    }
 }
 
 /// A range is a request: on SIGTERM it is finished, not cut.
