@@ -1,12 +1,14 @@
 //! What keeps a replica from writing when it does not lead any more.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Method, Request};
+use hyper::rt::Executor;
 use kube::{Client, client::ClientBuilder};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -19,7 +21,8 @@ use crate::metrics::RequestMetrics;
 ///
 /// Besides the token there is the deadline itself, looked at before each write: a process that was stopped or starved for
 /// longer than its lease would otherwise go on writing until its timers have run. As a layer of a client it refuses every
-/// request but reads, and drops those that are under way when it closes.
+/// request but reads, and drops those that are under way when it closes. What has passed it and not been sent yet when the
+/// process stops is held back by the connections: they end instead of being woken up, see [`Connections`].
 #[derive(Clone, Debug)]
 pub struct Fence(Arc<State>);
 
@@ -36,6 +39,11 @@ pub struct Fenced<S> {
     inner: S,
     fence: Fence,
 }
+
+/// Runs the connections of a fenced client: each looks at the fence whenever it is woken, and ends if that is not open, with
+/// all that it has not sent.
+#[derive(Clone, Debug)]
+pub(super) struct Connections(pub(super) Fence);
 
 /// Why a write was not made, or given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +81,8 @@ impl Fence {
     /// When the configuration does not make a client.
     pub fn client(&self, mut config: kube::Config, requests: &RequestMetrics) -> Result<Client, kube::Error> {
         config.default_retry = false;
-        Ok(ClientBuilder::try_from(config)?.with_layer(requests).with_layer(self).build())
+        let connections = Connections(self.clone());
+        Ok(ClientBuilder::try_from((config, connections))?.with_layer(requests).with_layer(self).build())
     }
 
     pub(super) fn closed(&self) -> &CancellationToken {
@@ -131,5 +140,16 @@ where
             }
         }
         .boxed()
+    }
+}
+
+// === impl Connections ===
+
+impl Executor<Pin<Box<dyn Future<Output = ()> + Send>>> for Connections {
+    fn execute(&self, mut connection: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        let fence = self.0.clone();
+        tokio::spawn(std::future::poll_fn(move |cx| {
+            if fence.is_open() { connection.as_mut().poll(cx) } else { Poll::Ready(()) }
+        }));
     }
 }

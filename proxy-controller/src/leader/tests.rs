@@ -5,12 +5,14 @@ use std::{collections::VecDeque, convert::Infallible, sync::Arc};
 
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use hyper::rt::Executor as _;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::sync::mpsc;
 use tower::Layer as _;
 
-use super::*;
+use super::{fence::Connections, *};
 
 /// The one Lease of an API server, and what goes wrong.
 #[derive(Clone, Default)]
@@ -314,6 +316,25 @@ async fn a_process_that_slept_past_its_deadline_does_not_write() {
     // No task runs while the clock jumps, as when the process is stopped.
     tokio::time::advance(Duration::from_secs(11)).await;
     assert!(!a.fence().is_open());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_to_be_sent_is_not_sent_after_a_sleep() {
+    let fence = Fence::new(Instant::now() + 10 * SECOND);
+    let (send, mut waiting) = mpsc::unbounded_channel::<&str>();
+    let (wire, mut sent) = mpsc::unbounded_channel();
+    Connections(fence.clone()).execute(Box::pin(async move {
+        while let Some(request) = waiting.recv().await {
+            wire.send(request).unwrap();
+        }
+    }));
+    send.send("in time").unwrap();
+    assert_eq!(sent.recv().await, Some("in time"));
+    // No task runs while the clock jumps, as when the process is stopped.
+    send.send("late").unwrap();
+    tokio::time::advance(11 * SECOND).await;
+    assert_eq!(sent.recv().await, None, "the connection ends, and what it had is gone");
+    assert!(send.is_closed());
 }
 
 fn lost(error: &kube::Error) -> bool {
