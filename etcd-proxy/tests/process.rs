@@ -48,6 +48,8 @@ mod reflection;
 mod refusals;
 #[path = "process/service_manager.rs"]
 mod service_manager;
+#[path = "common/signal.rs"]
+mod signal;
 #[path = "process/stalled.rs"]
 mod stalled;
 #[path = "process/stop.rs"]

@@ -10,5 +10,7 @@ mod connection;
 mod deletion;
 #[path = "upstream/etcd.rs"]
 mod etcd;
+#[path = "../../etcd-proxy/tests/common/signal.rs"]
+mod signal;
 #[path = "upstream/usage.rs"]
 mod usage;

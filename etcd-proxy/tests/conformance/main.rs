@@ -24,6 +24,8 @@ mod requests;
 #[path = "../common/runs.rs"]
 mod runs;
 mod services;
+#[path = "../common/signal.rs"]
+mod signal;
 mod snapshot;
 mod support;
 mod transport;

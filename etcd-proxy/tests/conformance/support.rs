@@ -40,6 +40,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, Status, Streaming, transport::Channel};
 
+use crate::signal;
+
 /// How long anything may take before a test gives up on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -146,8 +148,7 @@ impl Etcd {
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
-        assert!(status.success());
+        signal::send(self.child.id(), name);
     }
 
     /// Starts it again on its data.

@@ -24,6 +24,8 @@ mod raw;
 mod requests;
 #[path = "../common/runs.rs"]
 mod runs;
+#[path = "../common/signal.rs"]
+mod signal;
 mod tap;
 #[path = "../common/wire.rs"]
 #[expect(dead_code, reason = "shared with the tests of the program")]

@@ -25,6 +25,8 @@ mod places;
 mod requests;
 #[path = "../common/runs.rs"]
 mod runs;
+#[path = "../common/signal.rs"]
+mod signal;
 mod steps;
 mod store;
 mod stream;

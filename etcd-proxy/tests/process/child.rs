@@ -12,6 +12,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::signal;
+
 /// Longest time for anything that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
@@ -82,8 +84,7 @@ impl Program {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status().unwrap();
-        assert!(status.success());
+        signal::send(self.child.id(), name);
     }
 
     pub(crate) async fn exit(&mut self) -> ExitStatus {

@@ -1,11 +1,9 @@
 //! A real etcd that ends with the test, and a client that asks it directly.
 
 use std::{
-    fs,
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -24,6 +22,8 @@ use proto::{
 use proxy_controller::upstream::{Shared, SharedConfig};
 use tempfile::TempDir;
 use tonic::transport::Channel;
+
+use crate::signal;
 
 /// How long anything may take before a test gives up on it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -125,16 +125,7 @@ impl Etcd {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.child.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
-        if name == "STOP" {
-            // Each thread stops when it next gets to run, and on a busy machine may answer somebody until then.
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while !stopped(&id) {
-                assert!(Instant::now() < deadline, "etcd does not stop");
-                thread::yield_now();
-            }
-        }
+        signal::send(self.child.as_ref().unwrap().id(), name);
     }
 
     /// The controller's connections to a plaintext etcd.
@@ -218,12 +209,4 @@ impl Direct {
         let answer = self.lease.lease_leases(proto::etcdserverpb::LeaseLeasesRequest {}).await.unwrap().into_inner();
         answer.leases.iter().map(|lease| lease.id).collect()
     }
-}
-
-/// Whether every thread of a process is stopped.
-fn stopped(id: &str) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap();
-    // A thread that ended meanwhile is not running.
-    let states = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default());
-    states.into_iter().all(|status| !status.lines().any(|line| line.starts_with("State:") && !line.contains('T')))
 }
