@@ -16,7 +16,8 @@ pub(super) async fn problems(world: &World, history: &History) -> Result<Vec<Str
     for (uid, life) in world.lives.iter().filter(|(_, life)| life.deleted) {
         let holds: Vec<_> = history.held.iter().filter(|(_, holder)| holder.uid == *uid).map(|held| held.0).collect();
         let of = |holder: &Option<super::claims::Holder>| holder.as_ref().is_some_and(|holder| holder.uid == *uid);
-        let claimed = history.changes.iter().filter(|change| of(&change.after)).count();
+        let claimed =
+            history.changes.iter().filter(|change| of(&change.after) && !allocated(&change.prefix, uid)).count();
         let inherited = history.changes.iter().filter(|change| of(&change.before) && change.after.is_some()).count();
         match life.policy.as_str() {
             "Delete" if !holds.is_empty() => problems.push(format!("{life:?} is deleted, and holds {holds:?}")),
@@ -43,6 +44,11 @@ pub(super) async fn problems(world: &World, history: &History) -> Result<Vec<Str
     Ok(problems)
 }
 
+/// Whether the prefix is one that was made for the object, and not wished for.
+fn allocated(prefix: &str, uid: &str) -> bool {
+    prefix.contains(uid)
+}
+
 /// Why a change of a claim should not have been.
 fn forbidden(world: &World, change: &Change) -> Option<String> {
     let life = |holder: &super::claims::Holder| world.lives.get(&holder.uid);
@@ -59,7 +65,9 @@ fn forbidden(world: &World, change: &Change) -> Option<String> {
             (!dead || !named).then(|| format!("given to another: {change:?}"))
         }
         (Some(before), None) => {
-            let wanted = life(before).is_some_and(|life| life.deleted && life.policy == "Delete");
+            // Whether there was data under it is seen by the keys.
+            let empty_handed = allocated(&change.prefix, &before.uid);
+            let wanted = life(before).is_some_and(|life| life.deleted && (life.policy == "Delete" || empty_handed));
             (!wanted).then(|| format!("given back by one that had not to: {change:?}"))
         }
         (_, Some(after)) => {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use xtask::{cluster::SYSTEM, poll};
 
-use crate::world::{DEPLOYMENT, POD, Place, SECRET, Tenant, claimed_for, cluster, fill, kube, stays, stored};
+use crate::world::{DEPLOYMENT, POD, Place, SECRET, Tenant, claimed_for, cluster, fill, kube, stays, stored, upstream};
 
 /// What keeps a pod from going, as a kubelet that still ends it would.
 const HELD: &str = "example.com/still-running";
@@ -115,6 +115,29 @@ fn retain_keeps_the_data_and_the_claim() -> Result<()> {
     ensure!(again.prefix()? != prefix && again.uid != tenant.uid);
     assert_eq!(stored(&again.prefix()?)?.0, 0);
     assert_eq!(stored(&prefix)?.0, 120);
+    Ok(())
+}
+
+#[test]
+fn retain_keeps_no_claim_where_nothing_is() -> Result<()> {
+    let wish = "/wishes/empty/";
+    upstream("keeping-nothing", json!({"allowedPrefixes": [wish]}))?;
+    let of = |name, spec| Tenant::create("keeping-nothing", name, spec);
+    let allocated = of("allocated", json!({}))?;
+    let wished = of("wished", json!({"upstreamRef": {"name": "keeping-nothing"}, "prefix": wish}))?;
+    let mut prefixes = Vec::new();
+    for tenant in [&allocated, &wished] {
+        tenant.wait_provided()?;
+        prefixes.push(tenant.prefix()?);
+        tenant.delete()?;
+        tenant.place().wait_gone()?;
+    }
+    assert_eq!(claimed_for(&prefixes[0])?, None);
+    let told = kube()?.events("keeping-nothing", &allocated.uid)?;
+    ensure!(!told.contains_key("DataRetained"), "{told:?}");
+    // A prefix that was asked for is not there for the next who asks.
+    assert_eq!(prefixes[1], wish);
+    assert_eq!(claimed_for(wish)?.as_deref(), Some(&*wished.uid));
     Ok(())
 }
 

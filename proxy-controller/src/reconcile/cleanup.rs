@@ -13,7 +13,7 @@ use super::{
     upstream_of,
 };
 use crate::{
-    api::{DeletionPolicy, DeletionProgress, EtcdUpstream, FINALIZER},
+    api::{DeletionPolicy, DeletionProgress, EtcdUpstream, FINALIZER, Mode},
     objects::Kind,
     policy,
     status::{self, Deleting, Notice, Problem, counted},
@@ -95,6 +95,9 @@ impl Pass<'_> {
         let claimed = self.proxy.status.as_ref().and_then(|status| status.prefix.clone());
         let name = upstream_of(self.proxy);
         if self.proxy.spec.deletion_policy == DeletionPolicy::Retain {
+            if self.release_if_empty(claimed.clone(), name).await? {
+                return Ok(Some(Vec::new()));
+            }
             let retained = claimed.map(|prefix| {
                 let note = format!(
                     "the data under {prefix} stays, claimed: EtcdUpstream {name} lists it (status.retained), and the operator can give it to another object or delete it"
@@ -131,6 +134,27 @@ impl Pass<'_> {
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Releases a claim that keeps nothing: an allocated prefix is nobody else's wish, and whoever makes and deletes objects
+    /// in a loop would fill the shared etcd with claims. Only in mode Deployment, where no proxy is left that could write.
+    /// A shared etcd that cannot be used does not hold the object up: the claim stays, then.
+    async fn release_if_empty(&self, claimed: Option<String>, upstream: &str) -> Result<bool, PassError> {
+        if self.proxy.spec.prefix.is_some() || self.proxy.spec.mode != Mode::Deployment {
+            return Ok(false);
+        }
+        let Some(upstream) = self.context.stores.upstreams.get(&ObjectRef::new(upstream)) else { return Ok(false) };
+        let Some(prefix) = self.own_prefix(claimed, &upstream) else { return Ok(false) };
+        let Ok((shared, _)) = self.context.connected(&upstream).await? else { return Ok(false) };
+        self.context.fence.check()?;
+        let owner = self.names.owner();
+        match shared.release(&prefix, &owner, &self.names.uid).await {
+            Ok(release) => Ok(release == Release::Done),
+            Err(error) => {
+                tracing::warn!(%prefix, owner, %error, "the claim stays: it cannot be seen whether there is data");
+                Ok(false)
+            }
         }
     }
 
