@@ -46,6 +46,8 @@ mod probes;
 mod reflection;
 #[path = "process/refusals.rs"]
 mod refusals;
+#[path = "process/rotation.rs"]
+mod rotation;
 #[path = "process/service_manager.rs"]
 mod service_manager;
 #[path = "common/signal.rs"]
