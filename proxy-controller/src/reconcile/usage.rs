@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Context, stores::Change, upstream_of};
 use crate::upstream::{Shared, Usage, UsageTracker};
 
-/// How often it is looked whether something changed.
+/// How often it is looked whether there is a tenant that was never counted.
+const NEWCOMERS: Duration = Duration::from_secs(5);
+
+/// How often it is looked at most whether something changed.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// Counting takes at most this part of the time.
@@ -48,7 +51,7 @@ impl Usages {
 /// Counts until `stop`.
 pub(super) async fn count(context: Arc<Context>, stop: CancellationToken) {
     let mut tracked: BTreeMap<String, Tracked> = BTreeMap::new();
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval(NEWCOMERS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         let proxies = context.stores.proxies.state();
@@ -80,7 +83,7 @@ impl Tracked {
             return None;
         }
         let usage = self.tracker.usage(shared).await;
-        self.rests_until = Instant::now() + began.elapsed() * SHARE;
+        self.rests_until = Instant::now() + EVERY.max(began.elapsed() * SHARE);
         // What is in the way stands in the EtcdUpstream's status.
         usage.inspect_err(|error| tracing::debug!(%error, "a tenant could not be counted")).ok()
     }
