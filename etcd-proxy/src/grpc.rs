@@ -13,9 +13,9 @@ pub(crate) mod until_closing;
 pub(crate) mod until_end;
 
 pub use self::{
-    budget::{Budget, LONG, Share},
+    budget::{Budget, LONG, NoShare, Share},
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
     patient::{Abandon, PIECE, Patience, Patient},
     seen::Seen,
-    unary::{Received, UnaryBody, call, read_answer, read_message},
+    unary::{NoAnswer, Received, UnaryBody, call, read_answer, read_message},
 };

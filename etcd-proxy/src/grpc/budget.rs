@@ -2,7 +2,7 @@
 //!
 //! How long an answer is its first bytes tell. A long one takes a share of the budget before it is read on, and keeps it
 //! until its client has it; while it waits, HTTP/2 holds it back at the upstream, but for the window of its stream. Short ones
-//! neither wait nor count.
+//! neither wait nor count. One that is longer than the whole budget gets no share: the bound holds, whatever is asked for.
 
 use std::{
     sync::{
@@ -17,6 +17,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
+use tonic::Status;
 
 use crate::error::EtcdError;
 
@@ -42,7 +43,22 @@ pub struct Budget {
 #[derive(Debug)]
 struct Units {
     free: Arc<Semaphore>,
-    all: u32,
+    /// All of the budget in bytes.
+    bytes: usize,
+}
+
+/// Why there is no share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoShare {
+    /// The wish is greater than all there is.
+    TooLong {
+        /// The bytes that were wished for.
+        wanted: usize,
+        /// The bytes that there are.
+        bound: usize,
+    },
+    /// Too many wait already, or no share got free.
+    Crowded,
 }
 
 /// A part of the budget, held until it is dropped.
@@ -61,26 +77,36 @@ struct Waiting<'a>(&'a Budget);
 impl Budget {
     /// A budget of so many bytes, 0 for no bound, that shows what is given out of it and how many wait.
     pub fn new(bytes: usize, given: Gauge, waiting: Gauge) -> Self {
-        let all = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(MAX_UNITS);
-        let units = (all > 0).then(|| Units { free: Arc::new(Semaphore::new(all as usize)), all });
+        let units = (bytes > 0).then(|| Units { free: Arc::new(Semaphore::new(units(bytes) as usize)), bytes });
         Self { units, waiting: AtomicUsize::new(0), shown: (given, waiting) }
     }
 
-    /// A share for so many bytes. One that exceeds the whole budget gets all of it, so that it is at least alone.
+    /// A share for so many bytes.
     ///
     /// # Errors
-    /// etcd's for too many requests: when too many wait already, or no share gets free.
-    pub async fn share(&self, bytes: usize) -> Result<Share, EtcdError> {
-        let Some(Units { free, all }) = &self.units else { return Ok(self.given(bytes, None)) };
-        let wanted = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(*all);
+    /// When there will be none.
+    pub async fn share(&self, bytes: usize) -> Result<Share, NoShare> {
+        let Some(Units { free, bytes: bound }) = &self.units else { return Ok(self.given(bytes, None)) };
+        if bytes > *bound {
+            return Err(NoShare::TooLong { wanted: bytes, bound: *bound });
+        }
+        let wanted = units(bytes);
         if let Ok(units) = free.clone().try_acquire_many_owned(wanted) {
             return Ok(self.given(bytes, Some(units)));
         }
-        let _waiting = Waiting::new(self).ok_or(EtcdError::TooManyRequests)?;
+        let _waiting = Waiting::new(self).ok_or(NoShare::Crowded)?;
         match timeout(PATIENCE, free.clone().acquire_many_owned(wanted)).await {
             Ok(Ok(units)) => Ok(self.given(bytes, Some(units))),
-            _ => Err(EtcdError::TooManyRequests),
+            _ => Err(NoShare::Crowded),
         }
+    }
+
+    /// The same, but a wish that exceeds the whole budget gets all of it, so that it is at least alone.
+    ///
+    /// # Errors
+    /// When too many wait already, or no share gets free.
+    pub async fn share_or_all(&self, bytes: usize) -> Result<Share, NoShare> {
+        self.share(self.units.as_ref().map_or(bytes, |units| units.bytes.min(bytes))).await
     }
 
     fn given(&self, bytes: usize, units: Option<OwnedSemaphorePermit>) -> Share {
@@ -98,6 +124,23 @@ impl Drop for Share {
 
 /// As many permits as a semaphore has at most, on 32 bits as well.
 const MAX_UNITS: u32 = u32::MAX >> 3;
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(MAX_UNITS)
+}
+
+// === impl NoShare ===
+
+impl From<NoShare> for Status {
+    fn from(none: NoShare) -> Self {
+        match none {
+            NoShare::Crowded => EtcdError::TooManyRequests.into(),
+            NoShare::TooLong { wanted, bound } => Self::resource_exhausted(format!(
+                "etcd-proxy: the answer takes {wanted} bytes of memory, more than all of --max-buffered-bytes={bound}: ask for less at a time"
+            )),
+        }
+    }
+}
 
 // === impl Waiting ===
 
@@ -138,14 +181,24 @@ mod tests {
         let second = second.await.unwrap();
         assert_eq!(budget.shown.1.get(), 0);
         let third = budget.share(UNIT).await.unwrap();
-        assert_eq!(budget.share(5 * UNIT).await.unwrap_err(), EtcdError::TooManyRequests);
+        assert_eq!(budget.share(5 * UNIT).await.unwrap_err(), NoShare::Crowded);
         drop((second, third));
-        // Longer than all there is.
-        let all = budget.share(1000 * UNIT).await.unwrap();
+        let all = budget.share(10 * UNIT).await.unwrap();
         assert!(budget.share(1).now_or_never().is_none());
         drop(all);
         drop(budget.share(1).await.unwrap());
         assert_eq!(budget.shown.0.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_gets_more_than_there_is() {
+        let budget = budget(10 * UNIT + 1);
+        let refused = budget.share(10 * UNIT + 2).now_or_never().unwrap().unwrap_err();
+        assert_eq!(refused, NoShare::TooLong { wanted: 10 * UNIT + 2, bound: 10 * UNIT + 1 });
+        let status = Status::from(refused);
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        assert!(status.message().contains("40962 bytes") && status.message().contains("--max-buffered-bytes=40961"));
+        drop(budget.share(10 * UNIT + 1).await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
@@ -154,7 +207,7 @@ mod tests {
         let _all = budget.share(UNIT).await.unwrap();
         let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(budget.share(1))).collect();
         assert!(waiting.iter_mut().all(|share| share.as_mut().now_or_never().is_none()));
-        assert_eq!(budget.share(1).now_or_never().unwrap().unwrap_err(), EtcdError::TooManyRequests);
+        assert_eq!(budget.share(1).now_or_never().unwrap().unwrap_err(), NoShare::Crowded);
         waiting.pop();
         assert!(budget.share(1).now_or_never().is_none());
     }

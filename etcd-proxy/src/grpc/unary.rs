@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 use tower::Service as _;
 
 use super::{
-    Abandon, Budget, LONG, Share, UpstreamHeaders,
+    Abandon, Budget, LONG, NoShare, Share, UpstreamHeaders,
     framing::Frames,
     headers::{check_response, status_of, trailers},
 };
@@ -44,6 +44,15 @@ pub struct Received {
     pub share: Option<Share>,
 }
 
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum NoAnswer {
+    /// The upstream's status, or that of the connection.
+    Status(Status),
+    /// There is one, but no memory for it. What was asked for may have been done.
+    NoShare(NoShare),
+}
+
 /// Reads the one message of a unary request.
 ///
 /// # Errors
@@ -67,7 +76,7 @@ where
 /// many times over as `copies` there will be of it.
 ///
 /// # Errors
-/// The upstream's status, or that of the connection.
+/// When there is none.
 pub async fn call(
     mut channel: UpstreamChannel,
     path: &'static str,
@@ -75,7 +84,7 @@ pub async fn call(
     frame: Bytes,
     budget: &Budget,
     copies: usize,
-) -> Result<Received, Status> {
+) -> Result<Received, NoAnswer> {
     let request = headers.request(path, tonic::body::Body::new(Full::new(frame)));
     read_answer(channel.call(request).await?, Some((budget, copies))).await
 }
@@ -84,11 +93,11 @@ pub async fn call(
 /// it is read on.
 ///
 /// # Errors
-/// The upstream's status, or that of the connection.
+/// When there is none.
 pub async fn read_answer(
     answer: http::Response<UpstreamBody>,
     budget: Option<(&Budget, usize)>,
-) -> Result<Received, Status> {
+) -> Result<Received, NoAnswer> {
     let (parts, mut body) = answer.into_parts();
     check_response(parts.status, &parts.headers)?;
     let mut frames = Frames::trusted();
@@ -118,8 +127,31 @@ pub async fn read_answer(
         .ok_or_else(|| Status::unavailable("etcd-proxy: the upstream's answer has no status"))?;
     match (status.code(), message) {
         (Code::Ok, Some(message)) => Ok(Received { message, share }),
-        (Code::Ok, None) => Err(Status::internal("etcd-proxy: the upstream's answer has no message")),
-        _ => Err(status),
+        (Code::Ok, None) => Err(Status::internal("etcd-proxy: the upstream's answer has no message").into()),
+        _ => Err(status.into()),
+    }
+}
+
+// === impl NoAnswer ===
+
+impl From<Status> for NoAnswer {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<NoShare> for NoAnswer {
+    fn from(none: NoShare) -> Self {
+        Self::NoShare(none)
+    }
+}
+
+impl From<NoAnswer> for Status {
+    fn from(none: NoAnswer) -> Self {
+        match none {
+            NoAnswer::Status(status) => status,
+            NoAnswer::NoShare(none) => none.into(),
+        }
     }
 }
 

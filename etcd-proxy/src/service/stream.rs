@@ -31,7 +31,7 @@ use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        self, Abandon, Deadline, LONG, Patient, Share, UpstreamHeaders,
+        self, Abandon, Deadline, LONG, NoShare, Patient, Share, UpstreamHeaders,
         framing::{Frames, put_message},
     },
     metrics::{Call, add_bytes},
@@ -100,7 +100,7 @@ enum Memory {
     /// None at the moment.
     Nothing,
     /// It waits for a share, and reads nothing meanwhile.
-    Wanted(Pin<Box<dyn Future<Output = Result<Share, EtcdError>> + Send>>),
+    Wanted(Pin<Box<dyn Future<Output = Result<Share, NoShare>> + Send>>),
     /// A share for a message that arrives.
     Arriving(Share),
     /// A share for a message that the client takes.
@@ -419,14 +419,14 @@ impl ResponseStream {
     }
 
     /// Ready when what is announced may be read on.
-    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EtcdError>> {
+    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NoShare>> {
         if let Memory::Nothing = self.memory
             && let Some(length) = self.frames.pending().filter(|length| *length >= LONG)
         {
             let tenant = self.tenant.clone();
             // The message, and the frame that is made of it.
             let bytes = length.saturating_mul(2);
-            self.memory = Memory::Wanted(Box::pin(async move { tenant.budget().share(bytes).await }));
+            self.memory = Memory::Wanted(Box::pin(async move { tenant.budget().share_or_all(bytes).await }));
         }
         if let Memory::Wanted(share) = &mut self.memory {
             let share = ready!(share.as_mut().poll(cx));

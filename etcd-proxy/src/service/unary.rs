@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, Patient, Received, UnaryBody, UpstreamHeaders, framing},
+    grpc::{self, NoAnswer, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
     rewrite::{Interrupt, LongRange, Rewriter, View},
@@ -150,7 +150,7 @@ async fn asked(
     if let Some(place) = place {
         settle(place, rewriter, &answer);
     }
-    answer
+    Ok(answer?)
 }
 
 /// A place for what a request may add to the tenant's storage; none if it adds nothing.
@@ -194,13 +194,15 @@ fn size(put: &PutRequest) -> Amount {
     Amount::key(put.key.len().saturating_add(put.value.len()))
 }
 
-fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Received, Status>) {
+fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Received, NoAnswer>) {
     match answer {
         Ok(answer) => match rewriter.written(&answer.message) {
             Some(revision) => place.written(revision),
             None => place.nothing(),
         },
-        Err(status) => place.failed(status.code()),
+        Err(NoAnswer::Status(status)) => place.failed(status.code()),
+        // It was carried out, and the answer would say at which revision.
+        Err(NoAnswer::NoShare(_)) => drop(place),
     }
 }
 

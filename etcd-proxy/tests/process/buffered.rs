@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use proto::etcdserverpb::{
-    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
-    watch_request::RequestUnion,
+    PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, request_op,
+    watch_client::WatchClient, watch_request::RequestUnion,
 };
 use tokio::{task::JoinSet, time::timeout};
 use tokio_stream::StreamExt as _;
@@ -96,7 +96,7 @@ async fn long_answers_share_a_bounded_memory() {
 async fn answers_that_wait_starve_nobody() {
     const CLIENTS: usize = 60;
     let etcd = Etcd::start().await;
-    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=8000000"]).await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=9000000"]).await;
     let mut kv = fill(&proxy).await;
     let eight = RangeRequest { limit: 8, ..everything() };
     let sender = narrow(&proxy).await;
@@ -123,6 +123,35 @@ async fn answers_that_wait_starve_nobody() {
         get(&metrics).await?.body.contains("etcd_proxy_answers_waiting 0\n").then_some(())
     })
     .await;
+}
+
+/// What cannot fit is refused, and says what it would take and who bounds it. It takes no memory meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_beyond_the_whole_bound_is_refused() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    drop(fill(&proxy).await);
+    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=8000000"]).await;
+    let mut kv = KvClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
+    let refused = |status: Status| {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert!(status.message().contains("--max-buffered-bytes=8000000"), "{status:?}");
+    };
+    for _ in 0..5 {
+        refused(timeout(PATIENT, kv.range(everything())).await.expect("an answer").unwrap_err());
+    }
+    // What a Txn reads is there twice.
+    let reads = |limit| {
+        let range = RangeRequest { limit, ..everything() };
+        let op = RequestOp { request: Some(request_op::Request::RequestRange(range)) };
+        TxnRequest { success: vec![op], ..Default::default() }
+    };
+    refused(timeout(PATIENT, kv.txn(reads(4))).await.expect("an answer").unwrap_err());
+    assert!(timeout(PATIENT, kv.txn(reads(3))).await.expect("an answer").unwrap().get_ref().succeeded);
+    let seven = RangeRequest { limit: 7, ..everything() };
+    assert_eq!(timeout(PATIENT, kv.range(seven)).await.expect("an answer").unwrap().get_ref().kvs.len(), 7);
+    let most = proxy.program.most_resident();
+    assert!(most < 60 * MIB, "{} MiB resident", most / MIB);
 }
 
 /// One answer takes its own length and not twice as much.

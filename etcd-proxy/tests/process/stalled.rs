@@ -305,7 +305,7 @@ async fn watches_that_find_no_memory_are_resumed() {
     const WAITING: usize = 128;
     const REFUSED: usize = 7;
     let etcd = Etcd::start().await;
-    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=600000"]).await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=700000"]).await;
     let mut kv = KvClient::new(proxy.channel());
     let put = PutRequest { key: "big".into(), value: vec![b'x'; 300 << 10].into(), ..Default::default() };
     let start_revision = kv.put(put).await.unwrap().into_inner().header.unwrap().revision;
