@@ -4,7 +4,8 @@
 //! watches and the other endless streams. So a large range cannot starve watches, and a client that does not read on in a
 //! streamed one holds up no unary call. Connections are made on demand: when nobody asks, nothing is dialled, and while every endpoint
 //! is down the process sleeps. A request that may have reached an endpoint is never sent again; only one that surely was
-//! not sent (no connection, or a connection that closed before the request was handed to it) moves on to another one.
+//! not sent (no connection, or a connection that closed before the request was handed to it), or of which the endpoint says
+//! that it has not looked at it (a refused stream, a connection that goes away before it), moves on to another one.
 //!
 //! Connection tasks run on the runtime that made the request, so a process with one runtime per core makes one
 //! `Upstream` per runtime and no request crosses threads.

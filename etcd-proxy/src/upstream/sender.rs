@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::{Ping, RecvStream, client};
+use h2::{Ping, Reason, RecvStream, client};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
@@ -53,7 +53,7 @@ pub(super) enum Incoming {
 
 /// Why there is no response.
 pub(super) enum Failure {
-    /// The request was surely not sent; here it is again.
+    /// The request was surely not sent, or not looked at by the endpoint, as that says itself; here it is again.
     Unsent(Box<Request<Body>>),
     /// It may have been sent.
     Lost(Status),
@@ -158,23 +158,39 @@ impl UnarySender {
             Ok(mut requests) => requests.send_request(Request::from_parts(parts.clone(), ()), false),
             Err(error) => Err(error),
         };
+        let again =
+            |parts| Failure::Unsent(Box::new(Request::from_parts(parts, Body::new(Full::new(message.clone())))));
         let (response, mut stream) = match sent {
             Ok(sent) => sent,
             Err(error) => {
                 // Such as a connection that the other side is about to close: others are not to try it.
                 self.closed.store(true, Ordering::Relaxed);
                 tracing::debug!(%error, "upstream connection takes no more requests");
-                let unsent = Request::from_parts(parts, Body::new(Full::new(message)));
-                return Err(Failure::Unsent(Box::new(unsent)));
+                return Err(again(parts));
             }
         };
-        // Kept by h2 until the stream has window for it.
-        stream.send_data(message, true).map_err(|error| Failure::Lost(status::from_h2(error)))?;
-        response
-            .await
-            .map(|response| response.map(Incoming::Unary))
-            .map_err(|error| Failure::Lost(status::from_h2(error)))
+        // Kept by h2 until the stream has window for it. What is refused here has ended, and the response says why.
+        if stream.send_data(message.clone(), true).is_err() {
+            stream.send_reset(Reason::CANCEL);
+        }
+        match response.await {
+            Ok(response) => Ok(response.map(Incoming::Unary)),
+            Err(error) if is_unprocessed(&error) => {
+                if error.is_go_away() {
+                    self.closed.store(true, Ordering::Relaxed);
+                }
+                tracing::debug!(%error, "the upstream has not looked at a request");
+                Err(again(parts))
+            }
+            Err(error) => Err(Failure::Lost(status::from_h2(error))),
+        }
     }
+}
+
+/// Whether the endpoint says of a request that it has not looked at it: it refused the stream, or went away naming an
+/// earlier one as the last. h2 gives a stream the error of a GOAWAY only then; those before end as the connection does.
+fn is_unprocessed(error: &h2::Error) -> bool {
+    error.is_remote() && (error.is_go_away() || (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM)))
 }
 
 // === impl Closed ===

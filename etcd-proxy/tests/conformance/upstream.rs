@@ -1,13 +1,23 @@
-//! Connections to the upstream that nobody uses for a while.
+//! Connections to the upstream that nobody uses for a while, and requests that an endpoint does not look at.
 
-use std::time::{Duration, Instant};
+use std::{
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
 
 use etcd_proxy::upstream::{Endpoint, Upstream, UpstreamConfig, UpstreamMetrics};
 use prometheus_client::registry::Registry;
-use proto::etcdserverpb::RangeRequest;
+use proto::etcdserverpb::{PutRequest, RangeRequest};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 use tonic::Code;
 
-use crate::support::{Etcd, PATIENCE};
+use crate::{
+    support::{Etcd, PATIENCE},
+    wire::{GOAWAY, HEADERS, PREFACE, RST_STREAM, frame, read_frame},
+};
 
 /// Between pings; far less than a configuration may say.
 const PINGS: Duration = Duration::from_millis(100);
@@ -59,4 +69,66 @@ async fn a_connection_that_died_idle_is_found_out() {
     etcd.signal("CONT");
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
     assert!(asked.elapsed() < PINGS * 20, "{:?}", asked.elapsed());
+}
+
+/// A stand-in for an endpoint that meets the first request of its only connection with `reply`, which is told the stream, and
+/// hangs up.
+async fn endpoint_that(reply: fn(u32) -> Vec<u8>) -> Endpoint {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        drop(listener);
+        let settings = frame(4, 0, 0, &[]);
+        let mut magic = vec![0; PREFACE.len() - settings.len()];
+        connection.read_exact(&mut magic).await.unwrap();
+        connection.write_all(&settings).await.unwrap();
+        let stream = loop {
+            let (kind, _, stream, _) = read_frame(&mut connection).await;
+            if kind == HEADERS {
+                break stream;
+            }
+        };
+        connection.write_all(&reply(stream)).await.unwrap();
+        connection.shutdown().await.unwrap();
+        // Closed with something unread, it would be reset, and the reply lost.
+        let _rest = connection.read_to_end(&mut Vec::new()).await;
+    });
+    Endpoint::parse(&address, false).unwrap()
+}
+
+/// A GOAWAY without an error.
+fn go_away(last: u32) -> Vec<u8> {
+    frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
+}
+
+fn reset(stream: u32, reason: u32) -> Vec<u8> {
+    [frame(RST_STREAM, 0, stream, &reason.to_be_bytes()), go_away(stream)].concat()
+}
+
+/// How a put ends that meets such an endpoint first, and how often etcd, which is the second, wrote it.
+async fn put_by_way_of(reply: fn(u32) -> Vec<u8>) -> (Result<(), Code>, i64) {
+    let etcd = Etcd::start().await;
+    let endpoints = vec![endpoint_that(reply).await, Endpoint::parse(&etcd.url(), false).unwrap()];
+    let one = NonZeroUsize::MIN;
+    let upstream = Upstream::new(UpstreamConfig { unary_connections: one, ..UpstreamConfig::new(endpoints, None) });
+    let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+    let answer = tokio::time::timeout(PATIENCE, upstream.kv().put(put)).await.expect("an end in time");
+    let stored = etcd.client().await.kv.range(get()).await.unwrap().into_inner();
+    (answer.map(drop).map_err(|status| status.code()), stored.kvs.first().map_or(0, |kv| kv.version))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_not_looked_at_is_sent_again() {
+    const REFUSED_STREAM: u32 = 7;
+    assert_eq!(put_by_way_of(|stream| reset(stream, REFUSED_STREAM)).await, (Ok(()), 1));
+    assert_eq!(put_by_way_of(|_| go_away(0)).await, (Ok(()), 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_may_have_been_looked_at_is_not_sent_again() {
+    const CANCEL: u32 = 8;
+    assert_eq!(put_by_way_of(|stream| reset(stream, CANCEL)).await, (Err(Code::Cancelled), 0));
+    assert_eq!(put_by_way_of(go_away).await, (Err(Code::Unavailable), 0));
+    assert_eq!(put_by_way_of(|_| Vec::new()).await, (Err(Code::Unavailable), 0));
 }
