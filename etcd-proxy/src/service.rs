@@ -22,7 +22,7 @@ mod unary;
 use std::{
     convert::Infallible,
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
 };
@@ -149,17 +149,22 @@ impl Router {
         let frames = Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding);
         let client = |request| ClientCall::new(method.path, frames, request);
         match &method.action {
-            Action::Stream(kind) => stream::serve(&self.tenant, kind, client(request), call).await,
-            Action::OwnStream(OwnStream::Observe) => observe::serve(&self.tenant, client(request), call).await,
-            Action::OwnStream(OwnStream::Snapshot) => snapshot::serve(&self.tenant, client(request), call).await,
+            // A call's state is as large as that of the largest way and is moved about: the rare and large ones lie apart.
+            Action::Stream(kind) => Box::pin(stream::serve(&self.tenant, kind, client(request), call)).await,
+            Action::OwnStream(OwnStream::Observe) => {
+                Box::pin(observe::serve(&self.tenant, client(request), call)).await
+            }
+            Action::OwnStream(OwnStream::Snapshot) => {
+                Box::pin(snapshot::serve(&self.tenant, client(request), call)).await
+            }
             Action::Reflect(reflection) => {
-                Ok(reflection::serve(reflection, request, call, self.tenant.stop().clone()).await)
+                Ok(Box::pin(reflection::serve(reflection, request, call, self.tenant.stop().clone())).await)
             }
             Action::Unary(kind) => {
                 let client = client(request);
                 let mut call = call;
                 let deadline = client.deadline;
-                let answer = deadline.limit(unary::serve(&self.tenant, kind, client)).await;
+                let answer = deadline.limit(pin!(unary::serve(&self.tenant, kind, client))).await;
                 call.end(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
                 answer.map(grpc_response)
             }

@@ -1,6 +1,6 @@
 //! Headers and trailers: what goes upstream of a client's metadata, and statuses.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, StatusCode,
@@ -81,11 +81,11 @@ impl Deadline {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// Does `work` until then.
+    /// Does `work` until then. Pinned where it is, since it may be large and would otherwise have two places here.
     ///
     /// # Errors
     /// Those of `work`, and the deadline.
-    pub async fn limit<T>(self, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    pub async fn limit<T>(self, work: Pin<&mut impl Future<Output = Result<T, Status>>>) -> Result<T, Status> {
         let Some(deadline) = self.0 else { return work.await };
         match timeout_at(deadline, work).await {
             Ok(result) => result.map_err(|status| self.explain(status)),

@@ -7,7 +7,7 @@
 
 use std::{
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
 };
@@ -164,7 +164,7 @@ pub(super) async fn own_watch(
 
 async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: Option<Call>) -> Result<Body, Status> {
     let deadline = client.deadline;
-    let opened = deadline.limit(open(tenant, kind, client)).await;
+    let opened = deadline.limit(pin!(open(tenant, kind, client))).await;
     let checked = opened.and_then(|opened| {
         grpc::check_response(opened.upstream.status(), opened.upstream.headers())?;
         Ok(opened)

@@ -50,26 +50,31 @@ pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> 
         Unary::Own(own) => own,
     };
     let message = grpc::read_message(&mut body, frames).await?;
-    let own_call = OwnCall { tenant, path, headers, message };
-    let frame = match own {
-        Own::Compact => kv::compact(own_call).await,
-        Own::LeaseGrant => lease::grant(own_call).await,
-        Own::LeaseLeases => lease::leases(own_call).await,
-        Own::MemberList => cluster::member_list(own_call).await,
-        Own::Status => maintenance::status(own_call).await,
-        Own::HashKv => maintenance::hash_kv(own_call).await,
-        Own::Alarm => maintenance::alarm(own_call).await,
-        Own::AuthStatus => auth::status(own_call).await,
-        Own::UserList => auth::users(own_call).await,
-        Own::RoleList => auth::roles(own_call).await,
-        Own::Lock => lock::lock(own_call).await,
-        Own::Unlock => lock::unlock(own_call).await,
-        Own::Campaign => election::campaign(own_call).await,
-        Own::Proclaim => election::proclaim(own_call).await,
-        Own::Leader => election::leader(own_call).await,
-        Own::Resign => election::resign(own_call).await,
-    };
-    Ok(Body::new(UnaryBody::new(frame?)))
+    // Apart: these are rare, and the state of some is many times that of a call which is passed on.
+    let frame = Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?;
+    Ok(Body::new(UnaryBody::new(frame)))
+}
+
+/// Carries out a call here. Returns the frame of the answer.
+async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<BytesMut, Status> {
+    match own {
+        Own::Compact => kv::compact(call).await,
+        Own::LeaseGrant => lease::grant(call).await,
+        Own::LeaseLeases => lease::leases(call).await,
+        Own::MemberList => cluster::member_list(call).await,
+        Own::Status => maintenance::status(call).await,
+        Own::HashKv => maintenance::hash_kv(call).await,
+        Own::Alarm => maintenance::alarm(call).await,
+        Own::AuthStatus => auth::status(call).await,
+        Own::UserList => auth::users(call).await,
+        Own::RoleList => auth::roles(call).await,
+        Own::Lock => lock::lock(call).await,
+        Own::Unlock => lock::unlock(call).await,
+        Own::Campaign => election::campaign(call).await,
+        Own::Proclaim => election::proclaim(call).await,
+        Own::Leader => election::leader(call).await,
+        Own::Resign => election::resign(call).await,
+    }
 }
 
 /// Passes a call on by way of its rewriter. Of a long answer the client gets piece by piece what it takes.

@@ -148,7 +148,8 @@ impl Pool {
         let span = self.dialer.tracer().and_then(|tracer| tracer.ask(&mut request));
         let answer = match self.dialer.user() {
             None => self.deliver(request, None).await,
-            Some(user) => self.send_as(user, request).await,
+            // Apart: its state is many times that of a request without a user.
+            Some(user) => Box::pin(self.send_as(user, request)).await,
         };
         match span {
             None => answer,
