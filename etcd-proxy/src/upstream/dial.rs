@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    future::pending,
     io,
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
@@ -15,7 +16,8 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
-    time::{Instant, timeout},
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -40,6 +42,10 @@ pub(super) enum Traffic {
 /// Streams of a connection, which are so few that those whose readers have stalled hold up no other
 /// (`Traffic::windows`): a window takes 6900 of the shortest messages (38 bytes), which count as 218 bytes each.
 const STREAMS: usize = 256;
+
+/// How long an endpoint is tried alone before the next one is tried as well. Far longer than any works that is not far away,
+/// and short enough for one that hangs not to be felt.
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// Knows the endpoints, how to connect to them, and which of them failed of late.
 #[derive(Debug)]
@@ -117,30 +123,56 @@ impl Dialer {
         candidates.iter().filter_map(|index| self.health.get(*index)).any(|health| health.lock().backoff.is_over(now))
     }
 
-    /// Tries `candidates` in turn, leaving out those that failed of late.
+    /// Connects to the first of `candidates` that answers, leaving out those that failed of late. Each gets a head start on
+    /// the next; those that have not answered when another one does are waited for by nobody, but noted if they fail.
     pub(super) async fn dial(
         self: &Arc<Self>,
         candidates: &[usize],
         traffic: Traffic,
         in_flight: &Arc<AtomicUsize>,
     ) -> Option<Dialed> {
-        for &index in candidates {
-            let (Some(endpoint), Some(health)) = (self.config.endpoints.get(index), self.health.get(index)) else {
-                continue;
-            };
-            if !health.lock().backoff.is_over(Instant::now()) {
-                continue;
-            }
-            let attempt = timeout(self.config.dial_timeout, self.connect(index, endpoint, traffic, in_flight));
-            match attempt.await.unwrap_or(Err(DialError::Timeout(self.config.dial_timeout))) {
-                Ok(sender) => {
-                    tracing::debug!(%endpoint, ?traffic, "connected to upstream");
-                    return Some(Dialed { endpoint: index, sender });
+        let mut candidates = candidates.iter().copied().filter(|index| self.may_dial(&[*index])).peekable();
+        let mut attempts = JoinSet::new();
+        loop {
+            match candidates.next() {
+                Some(index) => {
+                    attempts.spawn(self.clone().attempt(index, traffic, in_flight.clone()));
                 }
-                Err(error) => self.failed(index, &error),
+                None if attempts.is_empty() => return None,
+                None => {}
+            }
+            let head_start = async {
+                match candidates.peek() {
+                    Some(_) => sleep(HEAD_START).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                // One that broke off is as good as one that failed.
+                Some(ended) = attempts.join_next() => if let Ok(Some(dialed)) = ended {
+                    attempts.detach_all();
+                    return Some(dialed);
+                },
+                () = head_start => {}
             }
         }
-        None
+    }
+
+    /// Connects to one endpoint, or notes that it cannot be connected to.
+    async fn attempt(self: Arc<Self>, index: usize, traffic: Traffic, in_flight: Arc<AtomicUsize>) -> Option<Dialed> {
+        let endpoint = self.endpoint(index)?;
+        let connect = timeout(self.config.dial_timeout, self.connect(index, endpoint, traffic, &in_flight));
+        match connect.await.unwrap_or(Err(DialError::Timeout(self.config.dial_timeout))) {
+            Ok(sender) => {
+                tracing::debug!(%endpoint, ?traffic, "connected to upstream");
+                Some(Dialed { endpoint: index, sender })
+            }
+            Err(error) => {
+                self.failed(index, &error);
+                None
+            }
+        }
     }
 
     pub(super) fn tracer(&self) -> Option<&Tracer> {

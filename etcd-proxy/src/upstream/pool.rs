@@ -62,8 +62,8 @@ struct Slot {
 enum State {
     /// Not connected. Nobody dials until a request needs it.
     Idle,
-    /// A dial is under way; its end is told here.
-    Connecting(watch::Receiver<()>),
+    /// A dial is under way; whether a connection was made is told here.
+    Connecting(watch::Receiver<bool>),
     Ready(Connection),
 }
 
@@ -144,7 +144,7 @@ impl Pool {
         Self { dialer, traffic, slots: Mutex::new(slots), lasting }
     }
 
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+    async fn send(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
         let span = self.dialer.tracer().and_then(|tracer| tracer.ask(&mut request));
         let answer = match self.dialer.user() {
             None => self.deliver(request, None).await,
@@ -223,9 +223,11 @@ impl Pool {
             let Some(mut dialled) = self.connecting(&slot) else {
                 break;
             };
-            // An error says that the dial has ended and dropped its sender: look again either way.
-            let _ended = dialled.changed().await;
-            // What was made may be full already, of others that have waited for it.
+            // None of the endpoints could be connected to: asking them all once more is the next request's business.
+            if dialled.wait_for(|made| *made).await.is_err() {
+                break;
+            }
+            // What was made may be full already, of others that have waited for it, or closed again.
             if !slot.is_ready() {
                 attempts -= 1;
             }
@@ -274,14 +276,14 @@ impl Pool {
     }
 
     /// The dial that is under way for `slot`, started if need be. `None` while all its endpoints are to be left alone.
-    fn connecting(&self, slot: &Arc<Slot>) -> Option<watch::Receiver<()>> {
+    fn connecting(&self, slot: &Arc<Slot>) -> Option<watch::Receiver<bool>> {
         let mut state = slot.state.lock();
         match &*state {
             // A dial whose task was lost with its runtime is not waited for.
             State::Connecting(dialled) if dialled.has_changed().is_ok() => return Some(dialled.clone()),
             // Made by somebody else since the caller looked: nothing to wait for.
             State::Ready(connection) if !connection.sender.is_closed() => {
-                return Some(watch::channel(()).1);
+                return Some(watch::channel(true).1);
             }
             _ if !self.dialer.may_dial(&slot.candidates) => {
                 *state = State::Idle;
@@ -289,11 +291,11 @@ impl Pool {
             }
             _ => {}
         }
-        let (done, dialled) = watch::channel(());
+        let (done, dialled) = watch::channel(false);
         *state = State::Connecting(dialled.clone());
         drop(state);
         // A task of its own: a client that gives up must not break off the dial that others wait for. It ends within the
-        // dial timeout times the number of endpoints.
+        // dial timeout and the endpoints' head starts.
         let (dialer, traffic, slot) = (self.dialer.clone(), self.traffic, slot.clone());
         tokio::spawn(async move {
             let dialled = dialer.dial(&slot.candidates, traffic, &slot.in_flight).await;
@@ -306,8 +308,9 @@ impl Pool {
                     authority: endpoint.authority().clone(),
                 })
             });
+            let made = connection.is_some();
             *slot.state.lock() = connection.map_or(State::Idle, State::Ready);
-            drop(done);
+            done.send_replace(made);
         });
         Some(dialled)
     }

@@ -1,4 +1,4 @@
-//! Connections to the upstream that nobody uses for a while, and requests that an endpoint does not look at.
+//! Connections to the upstream that nobody uses for a while, endpoints that hang, and requests that one does not look at.
 
 use std::{
     num::NonZeroUsize,
@@ -131,4 +131,24 @@ async fn a_request_that_may_have_been_looked_at_is_not_sent_again() {
     assert_eq!(put_by_way_of(|stream| reset(stream, CANCEL)).await, (Err(Code::Cancelled), 0));
     assert_eq!(put_by_way_of(go_away).await, (Err(Code::Unavailable), 0));
     assert_eq!(put_by_way_of(|_| Vec::new()).await, (Err(Code::Unavailable), 0));
+}
+
+/// Members that hang take no more time together than one, and none to speak of where there is another.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_hang_are_waited_for_together() {
+    // Their kernels accept connections.
+    let hung = [(); 3].map(|()| std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let hung =
+        hung.each_ref().map(|listener| Endpoint::parse(&listener.local_addr().unwrap().to_string(), false).unwrap());
+    let upstream = |endpoints, dial_timeout| {
+        Upstream::new(UpstreamConfig { dial_timeout, ..UpstreamConfig::new(endpoints, None) })
+    };
+    let only_these = upstream(hung.to_vec(), PATIENCE / 4);
+    let refused = tokio::time::timeout(PATIENCE, only_these.kv().range(get())).await.expect("a refusal in time");
+    assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+
+    let etcd = Etcd::start().await;
+    let endpoints = hung.into_iter().chain([Endpoint::parse(&etcd.url(), false).unwrap()]).collect();
+    let upstream = upstream(endpoints, PATIENCE);
+    tokio::time::timeout(PATIENCE / 2, upstream.kv().range(get())).await.expect("an answer in time").unwrap();
 }
