@@ -6,6 +6,7 @@
 mod budget;
 pub mod framing;
 mod headers;
+mod incoming;
 mod patient;
 mod seen;
 mod unary;
@@ -15,7 +16,8 @@ pub(crate) mod until_end;
 pub use self::{
     budget::{Budget, LONG, NoShare, Share},
     headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
+    incoming::{Arrived, Incoming},
     patient::{Abandon, PIECE, Patience, Patient},
     seen::Seen,
-    unary::{NoAnswer, Received, UnaryBody, call, read_answer, read_message},
+    unary::{NoAnswer, Received, UnaryBody, call, read_answer},
 };

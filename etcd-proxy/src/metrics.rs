@@ -30,6 +30,10 @@ pub struct Metrics {
     pub buffered_bytes: Gauge,
     /// Long answers that wait for their share of the memory.
     pub answers_waiting: Gauge,
+    /// Bytes of requests that did not come at once.
+    pub arriving_bytes: Gauge,
+    /// Requests that wait for their share of the memory.
+    pub requests_waiting: Gauge,
     /// Answers and streams that were given up because their clients read nothing.
     pub readers_given_up: Counter,
     /// Open lease keep-alive streams.
@@ -138,6 +142,8 @@ impl Metrics {
             range_streams: Gauge::default(),
             buffered_bytes: Gauge::default(),
             answers_waiting: Gauge::default(),
+            arriving_bytes: Gauge::default(),
+            requests_waiting: Gauge::default(),
             readers_given_up: Counter::default(),
             keep_alive_streams: Gauge::default(),
             watermark: Gauge::default(),
@@ -182,6 +188,16 @@ impl Metrics {
             "answers_waiting",
             "Long answers that wait until --max-buffered-bytes has room for them",
             metrics.answers_waiting.clone(),
+        );
+        proxy.register(
+            "arriving_bytes",
+            "Bytes that requests take which come in pieces, until they are answered",
+            metrics.arriving_bytes.clone(),
+        );
+        proxy.register(
+            "requests_waiting",
+            "Requests that wait, when they have come in part, until there is room for the rest",
+            metrics.requests_waiting.clone(),
         );
         proxy.register(
             "readers_given_up",

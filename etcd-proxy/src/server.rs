@@ -147,8 +147,8 @@ impl fmt::Debug for Server {
 
 /// The HTTP settings of all connections.
 ///
-/// Windows are static and large (see the upstream's for why). A client's requests are small, so its stream window is about
-/// the largest request and its connection window holds several of them.
+/// Windows are static and large (see the upstream's for why). A client's requests are small. Its stream window is
+/// what one may bring while it waits, its connection window holds several of the largest.
 ///
 /// A client may cancel all of its calls at once, and a read may bring them together with their beginnings. That is no
 /// attack (for which h2 takes 20 such calls): without room for all of them the connection would close, and every watch
@@ -160,7 +160,8 @@ fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .initial_stream_window_size(2 * MIB)
+        // What a request brings that waits for its share of the memory (`grpc::Incoming`).
+        .initial_stream_window_size(MIB / 4)
         .initial_connection_window_size(16 * MIB)
         // Of each stream, for a client that has window enough and does not read from its socket. grpc-go has half of this.
         .max_send_buf_size(128 * 1024)

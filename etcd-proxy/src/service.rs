@@ -36,7 +36,7 @@ use self::methods::{Action, Method, Methods, OwnStream, Unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        Deadline, UpstreamHeaders,
+        Budget, Deadline, Incoming, UpstreamHeaders,
         framing::{Encoding, Frames},
     },
     limits::Counted,
@@ -68,22 +68,19 @@ struct ClientCall {
     path: &'static str,
     headers: UpstreamHeaders,
     deadline: Deadline,
-    /// What cuts the body into messages.
-    frames: Frames,
-    body: Body,
+    incoming: Incoming<Body>,
 }
 
 // === impl ClientCall ===
 
 impl ClientCall {
-    fn new(path: &'static str, frames: Frames, request: Request<Body>) -> Self {
+    fn new(path: &'static str, frames: Frames, budget: Arc<Budget>, request: Request<Body>) -> Self {
         let (parts, body) = request.into_parts();
         Self {
             path,
             headers: UpstreamHeaders::from_client(&parts.headers),
             deadline: Deadline::from_client(&parts.headers),
-            frames,
-            body,
+            incoming: Incoming::new(body, frames, budget),
         }
     }
 }
@@ -147,7 +144,8 @@ impl Router {
         call: crate::metrics::Call,
     ) -> Result<Response<Body>, Status> {
         let frames = Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding);
-        let client = |request| ClientCall::new(method.path, frames, request);
+        let budget = self.tenant.request_budget().clone();
+        let client = |request| ClientCall::new(method.path, frames, budget, request);
         match &method.action {
             // A call's state is as large as that of the largest way and is moved about: the rare and large ones lie apart.
             Action::Stream(kind) => Box::pin(stream::serve(&self.tenant, kind, client(request), call)).await,

@@ -115,6 +115,7 @@ struct Inner {
     stalled_streams: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
     budget: Budget,
+    requests: Arc<Budget>,
     limits: Arc<Limits>,
     stop: CancellationToken,
     outliving: TaskTracker,
@@ -152,6 +153,8 @@ impl Tenant {
         let range_streams = Arc::new(Semaphore::new(config.max_range_streams.min(MAX_RANGE_STREAMS)));
         let budget =
             Budget::new(config.max_buffered_bytes, metrics.buffered_bytes.clone(), metrics.answers_waiting.clone());
+        let requests =
+            Budget::new(request_bytes(&config), metrics.arriving_bytes.clone(), metrics.requests_waiting.clone());
         let limits = Arc::new(Limits::new(config.limits, &config.prefix, &keys));
         Self(Arc::new(Inner {
             config,
@@ -167,6 +170,7 @@ impl Tenant {
             stalled_streams: Arc::new(Semaphore::new(MAX_STALLED_STREAMS)),
             snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
             budget,
+            requests: Arc::new(requests),
             limits,
             stop,
             outliving: TaskTracker::new(),
@@ -294,6 +298,11 @@ impl Tenant {
         &self.0.budget
     }
 
+    /// What requests share that do not come at once.
+    pub fn request_budget(&self) -> &Arc<Budget> {
+        &self.0.requests
+    }
+
     /// A place for a RangeStream, held until it is dropped. Waits a while for one.
     ///
     /// # Errors
@@ -357,6 +366,14 @@ impl Tenant {
     /// The key of the tenant's watermark.
     pub fn watermark_key(&self) -> Bytes {
         self.0.keys.watermark()
+    }
+}
+
+/// Bytes that requests share: a part of what answers have, and at least what the longest request takes.
+fn request_bytes(config: &TenantConfig) -> usize {
+    match config.max_buffered_bytes {
+        0 => 0,
+        bytes => (bytes / 4).max(config.max_request_bytes.saturating_add(GRPC_OVERHEAD).saturating_mul(2)),
     }
 }
 

@@ -6,6 +6,8 @@
 
 #[path = "process/access_log.rs"]
 mod access_log;
+#[path = "process/arriving.rs"]
+mod arriving;
 #[path = "process/authentication.rs"]
 mod authentication;
 #[path = "process/backup.rs"]

@@ -167,7 +167,8 @@ pub struct LimitArgs {
     #[arg(long, env = "ETCD_PROXY_MAX_RANGE_STREAMS", default_value = "32")]
     pub max_range_streams: usize,
     /// Bytes that long answers to unary requests and long messages of watches may take together while they are passed on, 0
-    /// for no limit. One that finds no room waits for it. An answer that is longer than this is passed on when no other is.
+    /// for no limit. One that finds no room waits for it; an answer that is longer than this is refused. Requests may take a
+    /// quarter of it besides.
     #[arg(long, env = "ETCD_PROXY_MAX_BUFFERED_BYTES", default_value = "134217728")]
     pub max_buffered_bytes: usize,
     /// Longest time for which the reader of a long answer or of a stream may read nothing of it before the rest is given up (0

@@ -109,6 +109,11 @@ impl Budget {
         self.share(self.units.as_ref().map_or(bytes, |units| units.bytes.min(bytes))).await
     }
 
+    /// Whether somebody waits.
+    pub fn is_crowded(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
     fn given(&self, bytes: usize, units: Option<OwnedSemaphorePermit>) -> Share {
         let (bytes, shown) = (i64::try_from(bytes).unwrap_or(i64::MAX), self.shown.0.clone());
         shown.inc_by(bytes);

@@ -53,25 +53,6 @@ pub enum NoAnswer {
     NoShare(NoShare),
 }
 
-/// Reads the one message of a unary request.
-///
-/// # Errors
-/// As grpc-go answers: for messages that are too long, and for bodies that are no message.
-pub async fn read_message<B>(body: &mut B, mut frames: Frames) -> Result<Bytes, Status>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Status::cancelled("context canceled"))?;
-        let Ok(data) = frame.into_data() else { continue };
-        frames.push(data);
-        if let Some(message) = frames.message()? {
-            return Ok(message);
-        }
-    }
-    Err(frames.torn().unwrap_or_else(|| Status::unknown("EOF")))
-}
-
 /// Sends one frame upstream and waits for the answer, which must end with status OK. A long one takes a share of `budget`, so
 /// many times over as `copies` there will be of it.
 ///

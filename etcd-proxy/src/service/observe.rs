@@ -19,7 +19,7 @@ use super::{
     own_stream,
     unary::{OwnCall, answer},
 };
-use crate::{grpc, metrics::Call, tenant::Tenant};
+use crate::{metrics::Call, tenant::Tenant};
 
 /// Somebody who observes an election.
 struct Observer {
@@ -45,9 +45,9 @@ enum Stage {
 
 /// Carries out the call.
 pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Result<Response<Body>, Status> {
-    let ClientCall { path, headers, deadline, frames, mut body } = client;
+    let ClientCall { path, headers, deadline, incoming } = client;
     own_stream::serve(tenant, deadline, call, None, async move {
-        let message = grpc::read_message(&mut body, frames).await?;
+        let message = incoming.only().await?.message;
         let call = OwnCall { tenant, path, headers, message };
         let request: LeaderRequest = call.request("v3electionpb.LeaderRequest")?;
         let observer = Observer { local: call.local(), queue: Queue::of(&request.name), stage: Stage::Look };

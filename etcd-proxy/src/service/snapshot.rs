@@ -11,7 +11,7 @@ use tonic::{Status, body::Body};
 
 use super::{ClientCall, own_stream, unary::OwnCall};
 use crate::{
-    grpc::{self, framing},
+    grpc::framing,
     metrics::Call,
     snapshot::{self, Snapshot, bbolt},
     tenant::Tenant,
@@ -37,9 +37,9 @@ struct Sending {
 
 /// Carries out the call.
 pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Result<Response<Body>, Status> {
-    let ClientCall { path, headers, deadline, frames, mut body } = client;
+    let ClientCall { path, headers, deadline, incoming } = client;
     own_stream::serve(tenant, deadline, call, Some(tenant.answer_patience()), async move {
-        let message = grpc::read_message(&mut body, frames).await?;
+        let message = incoming.only().await?.message;
         let _: SnapshotRequest = OwnCall { tenant, path, headers, message }.request("etcdserverpb.SnapshotRequest")?;
         let place = tenant.snapshot_place().await?;
         let Snapshot { file, revision, version } = snapshot::take(tenant).await?;

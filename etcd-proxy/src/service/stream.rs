@@ -31,7 +31,7 @@ use super::{ClientCall, grpc_response, methods::Stream, unary};
 use crate::{
     error::EtcdError,
     grpc::{
-        self, Abandon, Deadline, LONG, NoShare, Patient, Share, UpstreamHeaders,
+        self, Abandon, Arrived, Deadline, Incoming, LONG, NoShare, Patient, Share, UpstreamHeaders,
         framing::{Frames, put_message},
     },
     metrics::{Call, add_bytes},
@@ -49,8 +49,7 @@ const NO_MEMORY: &str = "etcd-proxy: no memory got free for a long message of th
 
 /// The client's messages on their way to the upstream.
 struct RequestStream {
-    client: Body,
-    frames: Frames,
+    client: Incoming<Body>,
     rewriter: Arc<dyn Rewriter>,
     tenant: Tenant,
     /// A message that waits for something to be loaded.
@@ -156,8 +155,11 @@ pub(super) async fn own_watch(
         path: "/etcdserverpb.Watch/Watch",
         headers,
         deadline: Deadline::never(),
-        frames: Frames::new(tenant.max_message_bytes()),
-        body: Body::new(StreamBody::new(requests)),
+        incoming: Incoming::new(
+            Body::new(StreamBody::new(requests)),
+            Frames::new(tenant.max_message_bytes()),
+            tenant.request_budget().clone(),
+        ),
     };
     respond(tenant, &Stream::Watch, client, None).await
 }
@@ -209,7 +211,7 @@ struct Opened {
 }
 
 async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Opened, Status> {
-    let ClientCall { path, headers, deadline, frames, mut body } = client;
+    let ClientCall { path, headers, deadline, incoming } = client;
     // Large ranges keep to a connection of their own, so that nobody waits for their readers.
     let mut channel = match kind {
         Stream::Range => tenant.upstream().ranges(),
@@ -218,7 +220,7 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
     let (rewriter, request, failure, open): (Arc<dyn Rewriter>, _, _, _) = match kind {
         Stream::Range => {
             let rewriter = unknown::schema().and_then(RangeParts::new).map_err(internal)?;
-            let message = grpc::read_message(&mut body, frames).await?;
+            let Arrived { message, share: _held } = incoming.only().await?;
             let frame =
                 match unary::rewritten(tenant, &mut false, |view, out| rewriter.request(view, &message, out)).await {
                     Ok(frame) => frame,
@@ -235,12 +237,12 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
             let by_token = tenant.upstream().user().is_some();
             let rewriter = unknown::schema().and_then(|schema| WatchStream::new(schema, watches));
             let rewriter = Arc::new(rewriter.map_err(internal)?.by_token(by_token));
-            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::AtOnce);
+            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::AtOnce);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
         Stream::KeepAlive => {
             let rewriter = Arc::new(unknown::schema().and_then(KeepAliveStream::new).map_err(internal)?);
-            let (request, failure) = RequestStream::open(body, frames, rewriter.clone(), tenant, Ending::Answered);
+            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::Answered);
             let open = Open::new(&tenant.metrics().keep_alive_streams);
             (rewriter, request, Some(failure), Some(open))
         }
@@ -285,16 +287,10 @@ async fn refused_range(
 
 impl RequestStream {
     /// The body for the upstream, and what tells why it broke off.
-    fn open(
-        client: Body,
-        frames: Frames,
-        rewriter: Arc<dyn Rewriter>,
-        tenant: &Tenant,
-        ending: Ending,
-    ) -> (Body, Failure) {
+    fn open(client: Incoming<Body>, rewriter: Arc<dyn Rewriter>, tenant: &Tenant, ending: Ending) -> (Body, Failure) {
         let (failure, failed) = oneshot::channel();
         let (tenant, failure) = (tenant.clone(), Some(failure));
-        let stream = Self { client, frames, rewriter, tenant, waiting: None, refused: None, failure, ending };
+        let stream = Self { client, rewriter, tenant, waiting: None, refused: None, failure, ending };
         (Body::new(stream), Failure { failed, ending })
     }
 
@@ -302,8 +298,8 @@ impl RequestStream {
     fn rewrite(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
         while out.len() < BATCH && self.waiting.is_none() && self.refused.is_none() {
-            match self.frames.message() {
-                Ok(Some(message)) => self.rewrite_one(message, false, &mut out),
+            match self.client.message() {
+                Ok(Some(arrived)) => self.rewrite_one(arrived.message, false, &mut out),
                 Ok(None) => break,
                 Err(status) => self.refused = Some(status),
             }
@@ -374,14 +370,10 @@ impl http_body::Body for RequestStream {
             if self.waiting.is_some() || self.refused.is_some() {
                 continue;
             }
-            match ready!(Pin::new(&mut self.client).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.frames.push(data);
-                    }
-                }
-                Some(Err(_)) => return Poll::Ready(self.fail(Status::cancelled("context canceled"))),
-                None => return Poll::Ready(self.frames.torn().and_then(|status| self.fail(status))),
+            match ready!(self.client.poll_more(cx)) {
+                Some(Ok(())) => {}
+                Some(Err(status)) => return Poll::Ready(self.fail(status)),
+                None => return Poll::Ready(None),
             }
         }
     }

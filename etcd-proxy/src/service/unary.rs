@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, NoAnswer, Patient, Received, UnaryBody, UpstreamHeaders, framing},
+    grpc::{self, Arrived, NoAnswer, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
     rewrite::{Interrupt, LongRange, Rewriter, View},
@@ -40,16 +40,18 @@ struct LongFrame(BytesMut);
 
 /// Carries out a unary call. Returns the body of the answer.
 pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> Result<Body, Status> {
-    let ClientCall { path, headers, frames, mut body, .. } = client;
+    let ClientCall { path, headers, incoming, .. } = client;
     let own = match kind {
         Unary::Forward(rewriter) => {
-            let message = grpc::read_message(&mut body, frames).await?;
+            let Arrived { message, share: _held } = incoming.only().await?;
             return pass_on(tenant, &**rewriter, path, headers, &message).await;
         }
         Unary::Refuse(status) => return Err(status()),
         Unary::Own(own) => own,
     };
-    let message = grpc::read_message(&mut body, frames).await?;
+    let Arrived { message, share } = incoming.only().await?;
+    // Who waits for a lock would keep others from writing.
+    let _held = share.filter(|_| !own.waits());
     // Apart: these are rare, and the state of some is many times that of a call which is passed on.
     let frame = Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?;
     Ok(Body::new(UnaryBody::new(frame)))
