@@ -17,7 +17,7 @@ use tonic::Status;
 pub use self::{
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
     lease::{KeepAlive, KeepAliveStream, Revoke, TimeToLive},
-    long::LongRange,
+    long::{LongAnswer, Shape},
     range_stream::RangeParts,
     typed::{Rpc, Typed},
     watch::WatchStream,
@@ -88,7 +88,7 @@ pub trait Rewriter: Send + Sync {
     ///
     /// # Errors
     /// As [`Rewriter::response`].
-    fn long_response(&self, _view: &View<'_>, _message: &Bytes) -> Result<Option<LongRange>, Interrupt> {
+    fn long_response(&self, _view: &View<'_>, _message: &Bytes) -> Result<Option<LongAnswer>, Interrupt> {
         Ok(None)
     }
 

@@ -8,7 +8,7 @@ use proto::etcdserverpb::{
     response_op::Response,
 };
 
-use super::{Interrupt, Rpc, View};
+use super::{Interrupt, Rpc, Shape, View};
 use crate::{
     error::{EtcdError, Unsupported},
     limits::Amount,
@@ -63,7 +63,7 @@ impl Rpc for Range {
         response.kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
     }
 
-    const RANGE: bool = true;
+    const LONG: Option<Shape> = Some(Shape::Range);
 }
 
 impl Rpc for RangeStream {
@@ -103,6 +103,8 @@ impl Rpc for Put {
         response.prev_kv.iter_mut().try_for_each(|kv| view.key_value(kv))
     }
 
+    const LONG: Option<Shape> = Some(Shape::Put);
+
     const PUTS: bool = true;
 
     fn adds(request: &PutRequest, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
@@ -133,6 +135,8 @@ impl Rpc for DeleteRange {
     fn response(view: &View<'_>, response: &mut DeleteRangeResponse) -> Result<(), Interrupt> {
         response.prev_kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
     }
+
+    const LONG: Option<Shape> = Some(Shape::DeleteRange);
 }
 
 impl Rpc for Txn {
@@ -152,6 +156,8 @@ impl Rpc for Txn {
     fn response(view: &View<'_>, response: &mut TxnResponse) -> Result<(), Interrupt> {
         response.responses.iter_mut().try_for_each(|op| response_op(view, op))
     }
+
+    const LONG: Option<Shape> = Some(Shape::Txn);
 
     const PUTS: bool = true;
 

@@ -8,7 +8,7 @@ use proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 
-use super::{Interrupt, Rewriter, Rpc, Typed, View};
+use super::{Interrupt, Rewriter, Rpc, Shape, Typed, View};
 use crate::unknown::{Schema, SchemaError};
 
 /// `Lease.LeaseRevoke`.
@@ -85,6 +85,8 @@ impl Rpc for TimeToLive {
         response.id = view.repeated_lease(response.id)?;
         Ok(())
     }
+
+    const LONG: Option<Shape> = Some(Shape::TimeToLive);
 }
 
 // === impl KeepAliveStream ===

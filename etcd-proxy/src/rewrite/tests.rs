@@ -1,3 +1,4 @@
+mod answers;
 pub(crate) mod generated;
 
 use std::{num::NonZeroUsize, sync::Arc};
@@ -598,77 +599,82 @@ fn no_message_reaches_beyond_the_prefix() {
     );
 }
 
-/// Piece by piece a long answer is what it is in one.
-#[test]
-fn long_answers_are_the_same_in_pieces() {
+/// The frame of an answer, made piece by piece.
+fn in_pieces<R: Rpc>(view: &View<'_>, message: &Bytes) -> Result<BytesMut, Interrupt> {
+    let mut long = LongAnswer::new(view, R::LONG.unwrap(), message)?;
+    let mut pieces = BytesMut::new();
+    while let Some(piece) = long.next(view)? {
+        pieces.extend_from_slice(&piece);
+    }
+    Ok(pieces)
+}
+
+fn same_in_pieces<R: Rpc<Response: std::fmt::Debug>>(answers: impl Strategy<Value = R::Response>) {
     let fixture = Fixture::new();
     let view = fixture.view(0);
-    let key = prop_oneof![
-        proptest::collection::vec(any::<u8>(), 1..300),
-        // Lengths whose varint is shorter without the prefix.
-        (126_usize..=131).prop_map(|length| vec![b'k'; length]),
-    ];
-    let number = || prop_oneof![Just(0_i64), any::<i64>()];
-    let value = prop_oneof![
-        proptest::collection::vec(any::<u8>(), 0..200).prop_map(Bytes::from),
-        (0_usize..200_000).prop_map(|length| Bytes::from(vec![b'v'; length])),
-    ];
-    let kv = (key, number(), number(), number(), value, number()).prop_map(
-        |(key, create, modified, version, value, lease)| {
-            let key = [b"/t/", &key[..]].concat().into();
-            KeyValue { key, create_revision: create, mod_revision: modified, version, value, lease }
-        },
-    );
-    let header = (any::<u64>(), number()).prop_map(|(cluster_id, revision)| ResponseHeader {
-        cluster_id,
-        revision,
-        ..Default::default()
-    });
-    let answer = (proptest::option::of(header), proptest::collection::vec(kv, 0..8), any::<bool>(), number())
-        .prop_map(|(header, kvs, more, count)| RangeResponse { header, kvs, more, count });
-    let mut runner = TestRunner::new(Config::with_cases(300));
+    let mut runner = TestRunner::new(Config::with_cases(200));
     runner
-        .run(&answer, |answer| {
+        .run(&answers, |answer| {
             let message = Bytes::from(answer.encode_to_vec());
             let mut whole = BytesMut::new();
-            Typed::<Range>::new(schema().unwrap()).unwrap().response(&view, &message, &mut whole).unwrap();
-            let mut long = LongRange::new(&view, &message).unwrap();
-            let mut pieces = BytesMut::new();
-            while let Some(piece) = long.next(&view).unwrap() {
-                pieces.extend_from_slice(&piece);
-            }
-            prop_assert_eq!(pieces, whole);
+            Typed::<R>::new(schema().unwrap()).unwrap().response(&view, &message, &mut whole).unwrap();
+            prop_assert_eq!(in_pieces::<R>(&view, &message).unwrap(), whole);
             Ok(())
         })
         .unwrap();
 }
 
-/// What must not get out does not, and what is new does.
+/// Piece by piece a long answer is what it is in one.
 #[test]
-fn long_answers_hold_back_what_is_foreign_and_keep_what_is_unknown() {
+fn long_answers_are_the_same_in_pieces() {
+    same_in_pieces::<Range>(answers::range());
+    same_in_pieces::<Put>(answers::put());
+    same_in_pieces::<DeleteRange>(answers::delete());
+    same_in_pieces::<Txn>(answers::txn());
+    let fixture = Fixture::new();
+    let mark = fixture.meta.lease_mark(12);
+    same_in_pieces::<TimeToLive>(answers::time_to_live(12, mark));
+}
+
+/// What must not get out does not, and what is unknown is left out as it is from short answers.
+#[test]
+fn long_answers_hold_back_what_is_foreign_and_unknown() {
     let fixture = Fixture::new();
     let view = fixture.view(0);
     let kv = |key: &'static str| KeyValue { key: key.into(), value: "v".into(), lease: 7, ..Default::default() };
-    let encoded = |keys: &[&'static str]| {
-        let kvs = keys.iter().map(|key| kv(key)).collect();
-        Bytes::from(RangeResponse { kvs, count: 2, ..Default::default() }.encode_to_vec())
+    let range = |keys: &[&'static str]| RangeResponse {
+        kvs: keys.iter().map(|key| kv(key)).collect(),
+        count: 2,
+        ..Default::default()
     };
+    let encoded = |keys: &[&'static str]| Bytes::from(range(keys).encode_to_vec());
     for keys in [&["/t/a", "/other/b"][..], &[""], &["/t"], &["/t/"]] {
-        assert!(matches!(LongRange::new(&view, &encoded(keys)), Err(Interrupt::Foreign)), "{keys:?}");
+        assert!(matches!(in_pieces::<Range>(&view, &encoded(keys)), Err(Interrupt::Foreign)), "{keys:?}");
+        let inner = ResponseOp { response: Some(Response::ResponseRange(range(keys))) };
+        let txn = TxnResponse { responses: vec![inner], ..Default::default() };
+        let op = ResponseOp { response: Some(Response::ResponseTxn(txn)) };
+        let txn = TxnResponse { responses: vec![op], ..Default::default() }.encode_to_vec().into();
+        assert!(matches!(in_pieces::<Txn>(&view, &txn), Err(Interrupt::Foreign)), "{keys:?}");
+    }
+    for keys in [vec!["/t/a".into(), "/other/b".into()], vec!["/t/".into()]] {
+        let ttl = LeaseTimeToLiveResponse { id: 7, keys, ..Default::default() }.encode_to_vec().into();
+        assert!(matches!(in_pieces::<TimeToLive>(&view, &ttl), Err(Interrupt::Foreign)));
     }
     let needy = View { leases: None, ..view };
-    assert!(matches!(LongRange::new(&needy, &encoded(&["/t/a"])), Err(Interrupt::MeetsLease)));
+    assert!(matches!(in_pieces::<Range>(&needy, &encoded(&["/t/a"])), Err(Interrupt::MeetsLease)));
     let good = encoded(&["/t/a"]);
     for torn in 1..good.len() {
         // Cut between two fields it is another answer, anywhere else it is none.
-        if let Err(interrupt) = LongRange::new(&view, &good.slice(..torn)) {
+        if let Err(interrupt) = in_pieces::<Range>(&view, &good.slice(..torn)) {
             assert!(matches!(interrupt, Interrupt::Refused(status) if status.code() == Code::Internal));
         }
     }
-    // Field 99 with three bytes.
-    let unknown = [&good[..], &[0x9a, 0x06, 3, 1, 2, 3]].concat().into();
-    let mut long = LongRange::new(&view, &unknown).unwrap();
-    let frame = long.next(&view).unwrap().unwrap();
-    assert!(frame.ends_with(&[0x9a, 0x06, 3, 1, 2, 3]));
-    assert_eq!(RangeResponse::decode(&frame[5..]).unwrap().kvs[0].key, "a");
+    // Field 99 with a key in it, of the answer and of a key with its value.
+    let unknown = [&[0x9a, 0x06, 4][..], b"/t/b"].concat();
+    let kv = [&kv("/t/a").encode_to_vec()[..], &unknown].concat();
+    let answer = [&[0x12, u8::try_from(kv.len()).unwrap()], &kv[..], &unknown, &[0x20, 2]].concat().into();
+    assert_eq!(in_pieces::<Range>(&view, &answer).unwrap(), in_pieces::<Range>(&view, &good).unwrap());
+    // A field of another type than ours has is no field of ours.
+    let other = Bytes::from(vec![0x10, 1]);
+    assert!(matches!(in_pieces::<Range>(&view, &other), Err(Interrupt::Refused(_))));
 }

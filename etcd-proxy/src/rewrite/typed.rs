@@ -10,7 +10,7 @@ use prost::Message;
 use proto::etcdserverpb::PutRequest;
 use tonic::Status;
 
-use super::{Interrupt, LongRange, Rewriter, View};
+use super::{Interrupt, LongAnswer, Rewriter, Shape, View};
 use crate::{
     error::EtcdError,
     grpc::framing,
@@ -50,8 +50,8 @@ pub trait Rpc: Send + Sync + 'static {
     /// Whatever keeps it from being passed on.
     fn response(view: &View<'_>, response: &mut Self::Response) -> Result<(), Interrupt>;
 
-    /// Whether a response is a `RangeResponse`, which can be passed on piece by piece.
-    const RANGE: bool = false;
+    /// What a response is, if it can be passed on piece by piece.
+    const LONG: Option<Shape> = None;
 
     /// Whether a request can put keys.
     const PUTS: bool = false;
@@ -101,12 +101,12 @@ impl<R: Rpc> Rewriter for Typed<R> {
         encode(&response, out)
     }
 
-    fn long_response(&self, view: &View<'_>, message: &Bytes) -> Result<Option<LongRange>, Interrupt> {
-        R::RANGE.then(|| LongRange::new(view, message)).transpose()
+    fn long_response(&self, view: &View<'_>, message: &Bytes) -> Result<Option<LongAnswer>, Interrupt> {
+        R::LONG.map(|shape| LongAnswer::new(view, shape, message)).transpose()
     }
 
     fn takes_long_responses(&self) -> bool {
-        R::RANGE
+        R::LONG.is_some()
     }
 
     fn adds(&self, message: &Bytes, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {

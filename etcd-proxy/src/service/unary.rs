@@ -19,7 +19,7 @@ use crate::{
     grpc::{self, Arrived, NoAnswer, Patient, Received, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
-    rewrite::{Interrupt, LongRange, Rewriter, View},
+    rewrite::{Interrupt, LongAnswer, Rewriter, View},
     tenant::Tenant,
     unknown,
 };
@@ -30,9 +30,9 @@ const MAX_DEPTH: usize = 1;
 const LOOK_UPS: usize = 16;
 
 /// A long answer on its way to the client.
-struct LongAnswer {
+struct LongPieces {
     tenant: Tenant,
-    answer: LongRange,
+    answer: LongAnswer,
 }
 
 /// A frame that is there already.
@@ -102,7 +102,7 @@ async fn pass_on(
         never_granted |= tenant.resolve(interrupt).await?;
     };
     let body = match long {
-        Some(answer) => UnaryBody::long(LongAnswer { tenant: tenant.clone(), answer }, share),
+        Some(answer) => UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share),
         None => UnaryBody::long(LongFrame(answered(tenant, rewriter, &message, &mut never_granted).await?), share),
     };
     Ok(Body::new(Patient::new(body, tenant.answer_patience())))
@@ -231,9 +231,9 @@ pub(super) async fn rewritten(
     }
 }
 
-// === impl LongAnswer, LongFrame ===
+// === impl LongPieces, LongFrame ===
 
-impl Iterator for LongAnswer {
+impl Iterator for LongPieces {
     type Item = Result<Bytes, Status>;
 
     fn next(&mut self) -> Option<Self::Item> {

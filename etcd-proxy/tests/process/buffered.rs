@@ -140,14 +140,14 @@ async fn an_answer_beyond_the_whole_bound_is_refused() {
     for _ in 0..5 {
         refused(timeout(PATIENT, kv.range(everything())).await.expect("an answer").unwrap_err());
     }
-    // What a Txn reads is there twice.
+    // What a Txn reads is there once, too.
     let reads = |limit| {
         let range = RangeRequest { limit, ..everything() };
         let op = RequestOp { request: Some(request_op::Request::RequestRange(range)) };
         TxnRequest { success: vec![op], ..Default::default() }
     };
-    refused(timeout(PATIENT, kv.txn(reads(4))).await.expect("an answer").unwrap_err());
-    assert!(timeout(PATIENT, kv.txn(reads(3))).await.expect("an answer").unwrap().get_ref().succeeded);
+    refused(timeout(PATIENT, kv.txn(reads(8))).await.expect("an answer").unwrap_err());
+    assert!(timeout(PATIENT, kv.txn(reads(7))).await.expect("an answer").unwrap().get_ref().succeeded);
     let seven = RangeRequest { limit: 7, ..everything() };
     assert_eq!(timeout(PATIENT, kv.range(seven)).await.expect("an answer").unwrap().get_ref().kvs.len(), 7);
     let most = proxy.program.most_resident();
