@@ -14,7 +14,7 @@ use tonic::Status;
 use super::{
     concurrency::{Place, Queue, cancelled, create, one, outlive, put, ranged, revision, session},
     local::Local,
-    unary::{OwnCall, answer},
+    unary::{Answer, OwnCall, answer},
 };
 
 /// `v3election.ErrMissingLeaderKey`.
@@ -76,11 +76,11 @@ pub(super) async fn proclaim(call: OwnCall<'_>) -> Result<BytesMut, Status> {
 }
 
 /// `Election.Leader`.
-pub(super) async fn leader(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+pub(super) async fn leader(call: OwnCall<'_>) -> Result<Answer, Status> {
     let request: LeaderRequest = call.request("v3electionpb.LeaderRequest")?;
-    let range = call.local().range(&Queue::of(&request.name).first()).await?;
+    let (range, share) = call.local().long_range(&Queue::of(&request.name).first()).await?;
     match range.kvs.into_iter().next() {
-        Some(kv) => answer(&LeaderResponse { header: range.header, kv: Some(kv) }),
+        Some(kv) => Ok(Answer { frame: answer(&LeaderResponse { header: range.header, kv: Some(kv) })?, share }),
         None => Err(Status::unknown(NO_LEADER)),
     }
 }

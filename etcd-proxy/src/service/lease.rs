@@ -10,13 +10,16 @@ use proto::etcdserverpb::{
 };
 use tonic::{Code, Status};
 
-use super::unary::{OwnCall, answer};
+use super::unary::{Answer, OwnCall, answer};
 use crate::{
     error::EtcdError,
     lease_id::CipherError,
     limits::{Amount, NotAdmitted},
     meta,
 };
+
+/// What the marks take, as they come and decoded, and what is made of them.
+const COPIES: usize = 3;
 
 /// `Lease.LeaseGrant`.
 pub(super) async fn grant(call: OwnCall<'_>) -> Result<BytesMut, Status> {
@@ -67,7 +70,7 @@ async fn granted(
 }
 
 /// `Lease.LeaseLeases`: in the order in which the leases were granted, where etcd orders by expiry.
-pub(super) async fn leases(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+pub(super) async fn leases(call: OwnCall<'_>) -> Result<Answer, Status> {
     let _: LeaseLeasesRequest = call.request("etcdserverpb.LeaseLeasesRequest")?;
     let (key, range_end) = call.tenant.keys().lease_marks();
     let marks = RangeRequest {
@@ -78,7 +81,7 @@ pub(super) async fn leases(call: OwnCall<'_>) -> Result<BytesMut, Status> {
         sort_target: SortTarget::Create as i32,
         ..Default::default()
     };
-    let range: RangeResponse = call.ask_by("/etcdserverpb.KV/Range", &marks).await?;
+    let (range, share): (RangeResponse, _) = call.ask_for_long("/etcdserverpb.KV/Range", &marks, COPIES).await?;
     let mut listed = Vec::with_capacity(range.kvs.len());
     if !range.kvs.is_empty() {
         let leases = call.tenant.leases().await?;
@@ -89,7 +92,7 @@ pub(super) async fn leases(call: OwnCall<'_>) -> Result<BytesMut, Status> {
             }
         }
     }
-    answer(&LeaseLeasesResponse { header: range.header, leases: listed })
+    Ok(Answer { frame: answer(&LeaseLeasesResponse { header: range.header, leases: listed })?, share })
 }
 
 fn internal(error: CipherError) -> Status {

@@ -14,11 +14,11 @@ use tonic::{Code, Status, body::Body};
 
 use super::{
     lease, stream,
-    unary::{self, OwnCall},
+    unary::{self, Answer, OwnCall},
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, UpstreamHeaders, framing::Frames},
+    grpc::{self, Share, UpstreamHeaders, framing::Frames},
     rewrite::{DeleteRange, Range, Rpc, Txn, Typed},
     tenant::Tenant,
     unknown,
@@ -67,10 +67,15 @@ impl Local {
     }
 
     pub(super) async fn txn(&self, request: &TxnRequest) -> Result<TxnResponse, Status> {
-        self.call::<Txn>("/etcdserverpb.KV/Txn", request).await
+        Ok(self.call::<Txn>("/etcdserverpb.KV/Txn", request).await?.0)
     }
 
     pub(super) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {
+        Ok(self.long_range(request).await?.0)
+    }
+
+    /// The same, with what the answer has of the memory if it is long.
+    pub(super) async fn long_range(&self, request: &RangeRequest) -> Result<(RangeResponse, Option<Share>), Status> {
         self.call::<Range>("/etcdserverpb.KV/Range", request).await
     }
 
@@ -78,7 +83,7 @@ impl Local {
         &self,
         request: &<DeleteRange as Rpc>::Request,
     ) -> Result<<DeleteRange as Rpc>::Response, Status> {
-        self.call::<DeleteRange>("/etcdserverpb.KV/DeleteRange", request).await
+        Ok(self.call::<DeleteRange>("/etcdserverpb.KV/DeleteRange", request).await?.0)
     }
 
     pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGrantResponse, Status> {
@@ -95,12 +100,17 @@ impl Local {
         Ok(Watch { body, frames: Frames::trusted() })
     }
 
-    async fn call<R: Rpc>(&self, path: &'static str, request: &R::Request) -> Result<R::Response, Status> {
+    async fn call<R: Rpc>(
+        &self,
+        path: &'static str,
+        request: &R::Request,
+    ) -> Result<(R::Response, Option<Share>), Status> {
         let rewriter =
             unknown::schema().and_then(Typed::<R>::new).map_err(|error| Status::internal(error.to_string()))?;
         let message = Bytes::from(request.encode_to_vec());
-        let frame = unary::forward(&self.tenant, &rewriter, path, self.headers.clone(), &message).await;
-        message_of(frame.map_err(conveyed)?)
+        let answer = unary::forward(&self.tenant, &rewriter, path, self.headers.clone(), &message).await;
+        let Answer { frame, share } = answer.map_err(conveyed)?;
+        Ok((message_of(frame)?, share))
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, Arrived, NoAnswer, Patient, Received, UnaryBody, UpstreamHeaders, framing},
+    grpc::{self, Arrived, NoAnswer, Patient, Received, Share, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
     rewrite::{Interrupt, LongAnswer, Rewriter, View},
@@ -26,8 +26,16 @@ use crate::{
 
 /// Levels of messages below a request that is carried out here: `ProclaimRequest` has a `LeaderKey`.
 const MAX_DEPTH: usize = 1;
+/// What there is of an answer that is not passed on piece by piece: it, and the frame that is made of it.
+const COPIES: usize = 2;
 /// Keys that are looked up at a time.
 const LOOK_UPS: usize = 16;
+
+/// The frame of an answer, and what it has of the memory.
+pub(super) struct Answer {
+    pub(super) frame: BytesMut,
+    pub(super) share: Option<Share>,
+}
 
 /// A long answer on its way to the client.
 struct LongPieces {
@@ -53,16 +61,15 @@ pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> 
     // Who waits for a lock would keep others from writing.
     let _held = share.filter(|_| !own.waits());
     // Apart: these are rare, and the state of some is many times that of a call which is passed on.
-    let frame = Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?;
-    Ok(Body::new(UnaryBody::new(frame)))
+    Ok(Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?.into_body(tenant))
 }
 
-/// Carries out a call here. Returns the frame of the answer.
-async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<BytesMut, Status> {
-    match own {
+/// Carries out a call here.
+async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<Answer, Status> {
+    let frame = match own {
         Own::Compact => kv::compact(call).await,
         Own::LeaseGrant => lease::grant(call).await,
-        Own::LeaseLeases => lease::leases(call).await,
+        Own::LeaseLeases => return lease::leases(call).await,
         Own::MemberList => cluster::member_list(call).await,
         Own::Status => maintenance::status(call).await,
         Own::HashKv => maintenance::hash_kv(call).await,
@@ -74,9 +81,10 @@ async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<BytesMut, Status> {
         Own::Unlock => lock::unlock(call).await,
         Own::Campaign => election::campaign(call).await,
         Own::Proclaim => election::proclaim(call).await,
-        Own::Leader => election::leader(call).await,
+        Own::Leader => return election::leader(call).await,
         Own::Resign => election::resign(call).await,
-    }
+    };
+    Ok(Answer { frame: frame?, share: None })
 }
 
 /// Passes a call on by way of its rewriter. Of a long answer the client gets piece by piece what it takes.
@@ -88,10 +96,12 @@ async fn pass_on(
     message: &Bytes,
 ) -> Result<Body, Status> {
     let mut never_granted = false;
-    let Received { message, share } = asked(tenant, rewriter, path, headers, message, &mut never_granted).await?;
+    let copies = if rewriter.takes_long_responses() { 1 } else { COPIES };
+    let Received { message, share } =
+        asked(tenant, rewriter, path, headers, message, copies, &mut never_granted).await?;
     let Some(share) = share else {
         let frame = answered(tenant, rewriter, &message, &mut never_granted).await?;
-        return Ok(Body::new(UnaryBody::new(frame)));
+        return Ok(Answer { frame, share }.into_body(tenant));
     };
     let long = loop {
         let view = View { never_granted, ..tenant.view() };
@@ -101,25 +111,26 @@ async fn pass_on(
         };
         never_granted |= tenant.resolve(interrupt).await?;
     };
-    let body = match long {
-        Some(answer) => UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share),
-        None => UnaryBody::long(LongFrame(answered(tenant, rewriter, &message, &mut never_granted).await?), share),
+    let Some(answer) = long else {
+        let frame = answered(tenant, rewriter, &message, &mut never_granted).await?;
+        return Ok(Answer { frame, share: Some(share) }.into_body(tenant));
     };
+    let body = UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share);
     Ok(Body::new(Patient::new(body, tenant.answer_patience())))
 }
 
-/// Passes a call on by way of its rewriter. Returns the frame of the answer.
+/// Passes a call on by way of its rewriter.
 pub(super) async fn forward(
     tenant: &Tenant,
     rewriter: &dyn Rewriter,
     path: &'static str,
     headers: UpstreamHeaders,
     message: &Bytes,
-) -> Result<BytesMut, Status> {
+) -> Result<Answer, Status> {
     let mut never_granted = false;
-    let Received { message, share: _share } =
-        asked(tenant, rewriter, path, headers, message, &mut never_granted).await?;
-    answered(tenant, rewriter, &message, &mut never_granted).await
+    let Received { message, share } =
+        asked(tenant, rewriter, path, headers, message, COPIES, &mut never_granted).await?;
+    Ok(Answer { frame: answered(tenant, rewriter, &message, &mut never_granted).await?, share })
 }
 
 /// The tenant's frame of the upstream's answer.
@@ -134,13 +145,14 @@ async fn answered(
     Ok(frame)
 }
 
-/// The upstream's answer to a call by way of its rewriter.
+/// The upstream's answer to a call by way of its rewriter. If it is long, there will be so many copies of it.
 async fn asked(
     tenant: &Tenant,
     rewriter: &dyn Rewriter,
     path: &'static str,
     headers: UpstreamHeaders,
     message: &Bytes,
+    copies: usize,
     never_granted: &mut bool,
 ) -> Result<Received, Status> {
     let request = rewritten(tenant, never_granted, |view, out| rewriter.request(view, message, out)).await?;
@@ -150,8 +162,6 @@ async fn asked(
         Some(storage) => admit(tenant, storage, rewriter, message).await?,
         None => None,
     };
-    // The answer, and where it is not passed on piece by piece the frame that is made of it.
-    let copies = if rewriter.takes_long_responses() { 1 } else { 2 };
     let channel = tenant.upstream().unary();
     let answer = grpc::call(channel, path, headers, request.freeze(), tenant.budget(), copies).await;
     if let Some(place) = place {
@@ -231,6 +241,20 @@ pub(super) async fn rewritten(
     }
 }
 
+// === impl Answer ===
+
+impl Answer {
+    fn into_body(self, tenant: &Tenant) -> Body {
+        match self.share {
+            Some(share) => {
+                let body = UnaryBody::long(LongFrame(self.frame), share);
+                Body::new(Patient::new(body, tenant.answer_patience()))
+            }
+            None => Body::new(UnaryBody::new(self.frame)),
+        }
+    }
+}
+
 // === impl LongPieces, LongFrame ===
 
 impl Iterator for LongPieces {
@@ -292,14 +316,35 @@ impl OwnCall<'_> {
         path: &'static str,
         request: &impl Message,
     ) -> Result<M, Status> {
-        let mut frame = BytesMut::new();
-        framing::put_message(request, &mut frame)?;
-        let (channel, budget) = (self.tenant.upstream().unary(), self.tenant.budget());
-        // Decoded, its bytes are still those that came.
-        let answer = grpc::call(channel, path, self.headers.clone(), frame.freeze(), budget, 1).await?;
-        M::decode(answer.message)
-            .map_err(|error| Status::internal(format!("etcd-proxy: the upstream's answer cannot be decoded: {error}")))
+        Ok(self.ask_for_long(path, request, 1).await?.0)
     }
+
+    /// The same, with what the answer has of the memory: so many times its length, if it is long.
+    pub(super) async fn ask_for_long<M: Message + Default>(
+        &self,
+        path: &'static str,
+        request: &impl Message,
+        copies: usize,
+    ) -> Result<(M, Option<Share>), Status> {
+        ask(self.tenant, path, self.headers.clone(), request, copies).await
+    }
+}
+
+/// Asks the upstream. Returns its answer, with what that has of the memory: so many times its length, if it is long.
+async fn ask<M: Message + Default>(
+    tenant: &Tenant,
+    path: &'static str,
+    headers: UpstreamHeaders,
+    request: &impl Message,
+    copies: usize,
+) -> Result<(M, Option<Share>), Status> {
+    let mut frame = BytesMut::new();
+    framing::put_message(request, &mut frame)?;
+    let (channel, budget) = (tenant.upstream().unary(), tenant.budget());
+    let Received { message, share } = grpc::call(channel, path, headers, frame.freeze(), budget, copies).await?;
+    let message = M::decode(message)
+        .map_err(|error| Status::internal(format!("etcd-proxy: the upstream's answer cannot be decoded: {error}")))?;
+    Ok((message, share))
 }
 
 /// The frame of an answer.

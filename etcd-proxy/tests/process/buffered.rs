@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use prost::Message as _;
 use proto::etcdserverpb::{
-    PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, request_op,
+    LeaseGrantRequest, LeaseLeasesRequest, LeaseLeasesResponse, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    WatchCreateRequest, WatchRequest, kv_client::KvClient, lease_client::LeaseClient, request_op,
     watch_client::WatchClient, watch_request::RequestUnion,
 };
 use tokio::{task::JoinSet, time::timeout};
@@ -14,7 +16,7 @@ use tonic::{Code, Status, transport::Channel};
 use crate::{
     child::{Etcd, Proxy, eventually},
     http::get,
-    stalled::{narrow, unread},
+    stalled::{ask, narrow, narrower, unread},
 };
 
 const MIB: u64 = 1 << 20;
@@ -152,6 +154,36 @@ async fn an_answer_beyond_the_whole_bound_is_refused() {
     assert_eq!(timeout(PATIENT, kv.range(seven)).await.expect("an answer").unwrap().get_ref().kvs.len(), 7);
     let most = proxy.program.most_resident();
     assert!(most < 60 * MIB, "{} MiB resident", most / MIB);
+}
+
+/// A list of leases has its share until its client has taken it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_list_of_leases_is_counted_until_it_is_taken() {
+    const LEASES: usize = 6000;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let mut granting = JoinSet::new();
+    for _ in 0..20 {
+        let mut lease = LeaseClient::new(proxy.channel());
+        granting.spawn(async move {
+            for _ in 0..LEASES / 20 {
+                lease.lease_grant(LeaseGrantRequest { ttl: 3600, id: 0 }).await.unwrap();
+            }
+        });
+    }
+    granting.join_all().await;
+    let sender = narrower(&proxy, 1 << 10).await;
+    let listed = ask(sender, "etcdserverpb.Lease/LeaseLeases", &LeaseLeasesRequest {});
+    let (_sender, response) = timeout(PATIENT, listed).await.expect("an answer").unwrap();
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let free = "etcd_proxy_buffered_bytes 0\n";
+    let text = get(&metrics).await.expect("metrics").body;
+    assert!(!text.contains(free), "it takes nothing");
+    let body = timeout(PATIENT, response.into_body().collect()).await.expect("an end").unwrap();
+    assert_eq!(Status::from_header_map(body.trailers().unwrap()).unwrap().code(), Code::Ok);
+    let listed = LeaseLeasesResponse::decode(body.to_bytes().slice(5..)).unwrap();
+    assert_eq!(listed.leases.len(), LEASES);
+    eventually("the memory is given back", async || get(&metrics).await?.body.contains(free).then_some(())).await;
 }
 
 /// One answer takes its own length and not twice as much.

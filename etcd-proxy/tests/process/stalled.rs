@@ -53,10 +53,15 @@ async fn fill(proxy: &Proxy) -> KvClient<Channel> {
 
 /// A client's connection that takes little at a time.
 pub(crate) async fn narrow(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
+    narrower(proxy, 1 << 16).await
+}
+
+/// The same, with so many bytes that a stream may send unread.
+pub(crate) async fn narrower(proxy: &Proxy, window: u32) -> http2::SendRequest<Full<Bytes>> {
     let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
     connection.set_nodelay(true).unwrap();
     let (sender, driver) = http2::Builder::new(TokioExecutor::new())
-        .initial_stream_window_size(1 << 16)
+        .initial_stream_window_size(window)
         .initial_connection_window_size(1 << 24)
         .handshake(TokioIo::new(connection))
         .await
@@ -92,7 +97,7 @@ fn request(method: &str, message: &impl Message) -> Request<Bytes> {
         .unwrap()
 }
 
-async fn ask(
+pub(crate) async fn ask(
     mut sender: http2::SendRequest<Full<Bytes>>,
     method: &str,
     message: &impl Message,
