@@ -6,12 +6,12 @@
 //! told), so that such a request may be sent again with a new token: [`is_refusal`] names the three answers that say so, the
 //! ones that etcd's own client takes for it (`client/v3/retry_interceptor.go`, `shouldRefreshToken`).
 
-use std::{fmt, fs, io, path::PathBuf, sync::Arc};
+use std::{fmt, fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use proto::etcdserverpb::{AuthenticateRequest, AuthenticateResponse};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::{Code, Status};
 
 use super::{backoff::Backoff, metrics::UpstreamMetrics};
@@ -27,6 +27,9 @@ const REFUSALS: [(Code, &str); 3] = [
 ];
 /// etcd's answer to Authenticate while authentication is off.
 const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
+
+/// How long a login may take: a member gives up after 7 s, and judging a password may take it long.
+const LOGIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A text that is not printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -47,7 +50,7 @@ pub struct Credentials {
     password: Password,
     state: Mutex<State>,
     /// Held by whoever logs in, for all.
-    login: tokio::sync::Mutex<()>,
+    login: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What one request goes by.
@@ -157,7 +160,7 @@ impl Password {
 impl Credentials {
     /// The user of this name.
     pub fn new(name: impl Into<String>, password: Password) -> Self {
-        Self { name: name.into(), password, state: Mutex::default(), login: tokio::sync::Mutex::default() }
+        Self { name: name.into(), password, state: Mutex::default(), login: Arc::default() }
     }
 
     /// The user's name.
@@ -175,29 +178,56 @@ impl Credentials {
         self.state.lock().current.as_ref().map(|login| matches!(login, Login::Token(_)))
     }
 
-    /// What the next request goes by. Logs in by `authenticate` if need be; of several requests that need it one does.
+    /// What the next request goes by. Logs in by `authenticate` if need be; of several requests that need it one does. It does
+    /// so in a task: judging a password takes time, and a request that gives up must not take from others what it began.
     ///
     /// # Errors
     /// When the upstream cannot be asked, or refuses; it is then left alone for a while, since judging a password costs it
     /// much work.
-    pub(super) async fn ticket(
+    pub(super) async fn ticket<F>(
         self: &Arc<Self>,
         metrics: &UpstreamMetrics,
-        authenticate: impl AsyncFnOnce(AuthenticateRequest) -> Result<AuthenticateResponse, Status>,
-    ) -> Result<Ticket, Status> {
+        authenticate: impl FnOnce(AuthenticateRequest) -> F + Send + 'static,
+    ) -> Result<Ticket, Status>
+    where
+        F: Future<Output = Result<AuthenticateResponse, Status>> + Send + 'static,
+    {
         if let Some(ticket) = self.current()? {
             return Ok(ticket);
         }
-        let _login = self.login.lock().await;
+        let login = self.login.clone().lock_owned().await;
         // Somebody else may have done it meanwhile, or failed.
         if let Some(ticket) = self.current()? {
             return Ok(ticket);
         }
+        let (user, metrics) = (self.clone(), metrics.clone());
+        let logging_in = tokio::spawn(async move {
+            let _login = login;
+            user.log_in(&metrics, authenticate).await
+        });
+        // A task that broke off has told nothing.
+        logging_in.await.unwrap_or_else(|_| Err(not_logged_in()))?;
+        self.current()?.ok_or_else(not_logged_in)
+    }
+
+    async fn log_in<F>(
+        &self,
+        metrics: &UpstreamMetrics,
+        authenticate: impl FnOnce(AuthenticateRequest) -> F,
+    ) -> Result<(), Status>
+    where
+        F: Future<Output = Result<AuthenticateResponse, Status>>,
+    {
         let password = match self.password.read() {
             Ok(password) => password,
             Err(error) => return Err(self.failed(metrics, format!("the password cannot be read: {error}"))),
         };
-        let answer = authenticate(AuthenticateRequest { name: self.name.clone(), password }).await;
+        let answer = authenticate(AuthenticateRequest { name: self.name.clone(), password });
+        // Nobody else ends it, and others wait for it.
+        let answer = match timeout(LOGIN_PATIENCE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => return Err(self.failed(metrics, format!("no answer within {LOGIN_PATIENCE:?}"))),
+        };
         let login = match answer {
             Ok(answer) => match HeaderValue::try_from(answer.token) {
                 Ok(mut token) => {
@@ -224,8 +254,7 @@ impl Credentials {
         state.current = Some(login);
         state.failure = None;
         state.backoff.succeeded();
-        drop(state);
-        self.current()?.ok_or_else(not_logged_in)
+        Ok(())
     }
 
     /// What there is to go by, without asking anybody.
@@ -292,6 +321,9 @@ impl Ticket {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use futures::{future::join_all, poll};
+    use tokio::sync::Notify;
+
     use super::*;
 
     fn user() -> Arc<Credentials> {
@@ -304,22 +336,51 @@ mod tests {
 
     #[tokio::test]
     async fn many_requests_log_in_once_and_again_after_a_refusal() {
-        let (user, metrics, asked) = (user(), UpstreamMetrics::default(), AtomicU32::new(0));
-        let ask = async |request: AuthenticateRequest| {
-            assert_eq!((request.name.as_str(), request.password.as_str()), ("tenant", "geheim"));
-            tokio::task::yield_now().await;
-            token(&format!("t{}", asked.fetch_add(1, Ordering::Relaxed)))
+        let (user, metrics, asked) = (user(), UpstreamMetrics::default(), Arc::new(AtomicU32::new(0)));
+        let ask = || {
+            let asked = asked.clone();
+            async move |request: AuthenticateRequest| {
+                assert_eq!((request.name.as_str(), request.password.as_str()), ("tenant", "geheim"));
+                tokio::task::yield_now().await;
+                token(&format!("t{}", asked.fetch_add(1, Ordering::Relaxed)))
+            }
         };
-        let tickets = futures::future::join_all((0..10).map(|_| user.ticket(&metrics, ask))).await;
+        let tickets = join_all((0..10).map(|_| user.ticket(&metrics, ask()))).await;
         assert!(tickets.iter().all(|ticket| ticket.as_ref().unwrap().token.as_ref().unwrap() == "t0"), "{tickets:?}");
         let old = tickets.into_iter().next().unwrap().unwrap();
         old.refused();
-        let new = user.ticket(&metrics, ask).await.unwrap();
+        let new = user.ticket(&metrics, ask()).await.unwrap();
         assert_eq!(new.token.as_ref().unwrap(), "t1");
         // Late news of the old one does not take the new one away.
         old.refused();
-        assert_eq!(user.ticket(&metrics, ask).await.unwrap().token.unwrap(), "t1");
+        assert_eq!(user.ticket(&metrics, ask()).await.unwrap().token.unwrap(), "t1");
         assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_login_goes_on_without_the_request_that_began_it() {
+        let (user, metrics, judged) = (user(), UpstreamMetrics::default(), Arc::new(Notify::new()));
+        let slow = {
+            let judged = judged.clone();
+            async move |_| {
+                judged.notified().await;
+                token("first")
+            }
+        };
+        let mut impatient = Box::pin(user.ticket(&metrics, slow));
+        assert!(poll!(impatient.as_mut()).is_pending());
+        drop(impatient);
+        judged.notify_one();
+        let ticket = user.ticket(&metrics, async |_| token("second")).await.unwrap();
+        assert_eq!(ticket.token.unwrap(), "first");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_that_nobody_answers_ends() {
+        let (user, metrics) = (user(), UpstreamMetrics::default());
+        let never = async |_| std::future::pending().await;
+        assert_eq!(user.ticket(&metrics, never).await.unwrap_err().code(), Code::Unavailable);
+        assert!(user.failure().unwrap().contains("no answer"));
     }
 
     #[tokio::test(start_paused = true)]

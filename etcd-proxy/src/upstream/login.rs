@@ -23,7 +23,7 @@ const TOKENS: usize = 3;
 impl Pool {
     /// Sends a request as `user`.
     pub(super) async fn send_as(
-        &self,
+        self: &Arc<Self>,
         user: &Arc<Credentials>,
         request: Request<Body>,
     ) -> Result<Response<UpstreamBody>, Status> {
@@ -40,7 +40,7 @@ impl Pool {
 
     /// Sends a request, again where its token was refused: it was not carried out then.
     async fn ask_as(
-        &self,
+        self: &Arc<Self>,
         user: &Arc<Credentials>,
         request: impl Fn() -> Request<Body>,
     ) -> Result<Response<UpstreamBody>, Status> {
@@ -57,7 +57,11 @@ impl Pool {
 
     /// Opens a stream. Its token is that of its beginning, and what etcd refuses on it later comes as an answer among
     /// others: so the token is tried first.
-    async fn open_as(&self, user: &Arc<Credentials>, request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+    async fn open_as(
+        self: &Arc<Self>,
+        user: &Arc<Credentials>,
+        request: Request<Body>,
+    ) -> Result<Response<UpstreamBody>, Status> {
         // Read from the member's own store; that it may not be read is an answer as good as any.
         let probe =
             RangeRequest { key: Bytes::from_static(b"\0"), serializable: true, count_only: true, ..Default::default() };
@@ -74,8 +78,9 @@ impl Pool {
         Ok(response)
     }
 
-    async fn ticket(&self, user: &Arc<Credentials>) -> Result<Ticket, Status> {
-        user.ticket(self.dialer().metrics(), async |request| self.authenticate(&request).await).await
+    async fn ticket(self: &Arc<Self>, user: &Arc<Credentials>) -> Result<Ticket, Status> {
+        let pool = self.clone();
+        user.ticket(self.dialer().metrics(), |request| async move { pool.authenticate(&request).await }).await
     }
 
     async fn authenticate(&self, request: &AuthenticateRequest) -> Result<AuthenticateResponse, Status> {
