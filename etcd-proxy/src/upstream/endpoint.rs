@@ -77,19 +77,24 @@ impl Endpoint {
         Ok(Self { address: Address::Tcp(host, port), tls, authority })
     }
 
-    /// The name that the member's certificate must bear.
+    /// The name that the member's certificate must bear: the host, or, as etcd's clients have it, the last part of a socket's
+    /// path up to a colon.
     ///
     /// # Errors
-    /// If the host is neither a DNS name nor an IP address.
+    /// If that is neither a DNS name nor an IP address.
     pub fn server_name(&self) -> Result<ServerName<'static>, EndpointError> {
-        let host = match &self.address {
-            Address::Tcp(host, _) => host.as_str(),
-            Address::Unix(_) => "localhost",
+        let refuse = |reason| EndpointError { endpoint: self.to_string(), reason };
+        let (name, otherwise) = match &self.address {
+            Address::Tcp(host, _) => (host.as_str(), "the host is neither a DNS name nor an IP address"),
+            Address::Unix(path) => {
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                (
+                    name.split(':').next().unwrap_or_default(),
+                    "the socket's name, which the certificate must bear, is neither a DNS name nor an IP address",
+                )
+            }
         };
-        ServerName::try_from(host.to_owned()).map_err(|_| EndpointError {
-            endpoint: self.to_string(),
-            reason: "the host is neither a DNS name nor an IP address",
-        })
+        ServerName::try_from(name.to_owned()).map_err(|_| refuse(otherwise))
     }
 
     pub(super) fn authority(&self) -> &Authority {
@@ -132,6 +137,23 @@ mod tests {
             let endpoint = Endpoint::parse(text, tls_by_default).unwrap();
             assert_eq!((&endpoint.address, endpoint.tls), (&address, tls), "{text}");
             assert!(endpoint.server_name().is_ok(), "{text}");
+        }
+    }
+
+    /// As etcdctl would look for it (`client/v3/internal/endpoint`).
+    #[test]
+    fn certificates_bear_the_host_or_the_name_of_the_socket() {
+        for (text, name) in [
+            ("https://etcd-0.etcd.svc:2379", Some("etcd-0.etcd.svc")),
+            ("https://[::1]:2379", Some("::1")),
+            ("unixs:///run/etcd.sock", Some("etcd.sock")),
+            ("unixs:///run/localhost:m0", Some("localhost")),
+            ("unixs://127.0.0.1:2379", Some("127.0.0.1")),
+            ("unixs:///run/my socket", None),
+            ("unixs:///run/..", None),
+        ] {
+            let found = Endpoint::parse(text, false).unwrap().server_name();
+            assert_eq!(found.as_ref().ok().map(|name| name.to_str()).as_deref(), name, "{text}: {found:?}");
         }
     }
 

@@ -4,7 +4,10 @@ use std::{fs, os::unix::fs::PermissionsExt};
 
 use tempfile::TempDir;
 
-use crate::child::{Etcd, Proxy, etcd_proxy, etcdctl, eventually, fails, ok};
+use crate::{
+    child::{Etcd, Proxy, etcd_proxy, etcdctl, eventually, fails, ok},
+    pki::{Ca, text},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_and_upstream_over_unix_sockets() {
@@ -34,6 +37,26 @@ async fn clients_and_upstream_over_unix_sockets() {
     proxy.program.signal("TERM");
     assert_eq!(proxy.program.exit().await.code(), Some(0));
     eventually("the socket is gone", async || (!socket.exists()).then_some(())).await;
+}
+
+/// The certificate is that of the socket's name, as for etcdctl.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_speaks_tls_over_a_unix_socket() {
+    let dir = TempDir::new().unwrap();
+    let ca = Ca::new(dir.path(), "ca");
+    let identity = ca.issue(dir.path(), "member");
+    let flags = ["--cert-file", text(&identity.cert), "--key-file", text(&identity.key)].map(str::to_owned);
+    let socket = |name: &str| format!("unixs://{}", dir.path().join(name).display());
+    let etcd = Etcd::start_with(socket("member:1"), &flags).await;
+    let trust = ["--cacert", text(&ca.file)];
+    assert_eq!(ok(etcdctl(&etcd.url, &trust, &["put", "/a/k", "v"])), "OK\n");
+    let proxy = Proxy::start("/a/", &etcd, &trust).await;
+    assert_eq!(proxy.ctl(&["get", "k"]), "k\nv\n");
+
+    let stranger = Etcd::start_with(socket("stranger"), &flags).await;
+    fails(etcdctl(&stranger.url, &trust, &["get", "/a/k"]));
+    let proxy = Proxy::spawn("/a/", &stranger.url, &trust);
+    eventually("it is refused", async || proxy.program.log().contains("not valid for name").then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
