@@ -1,6 +1,7 @@
 //! One tenant: its prefix, its mapping of lease ids, its watermark, and how to reach the upstream for it.
 
 mod ages;
+mod compactions;
 mod leases;
 mod versions;
 mod watermark;
@@ -16,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
 pub(crate) use self::leases::load_or_make as lease_cipher;
-use self::{ages::Ages, versions::Versions, watermark::Watermark};
+use self::{ages::Ages, compactions::Compactions, versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
     grpc::{Budget, Patience},
@@ -110,6 +111,7 @@ struct Inner {
     stand_in: OnceCell<LeaseCipher>,
     watermark: Watermark,
     ages: Ages,
+    compactions: Compactions,
     versions: Versions,
     range_streams: Arc<Semaphore>,
     stalled_streams: Arc<Semaphore>,
@@ -165,6 +167,7 @@ impl Tenant {
             stand_in: OnceCell::new(),
             watermark,
             ages: Ages::default(),
+            compactions: Compactions::default(),
             versions: Versions::default(),
             range_streams,
             stalled_streams: Arc::new(Semaphore::new(MAX_STALLED_STREAMS)),

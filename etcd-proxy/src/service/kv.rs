@@ -18,7 +18,6 @@ use crate::{
 };
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
-const COMPACT: &str = "/etcdserverpb.KV/Compact";
 /// How often the watermark may be moved by others before this compaction gives up.
 const ATTEMPTS: usize = 64;
 /// The watermark of a tenant that never compacted.
@@ -48,35 +47,12 @@ pub(super) async fn compact(call: OwnCall<'_>) -> Result<BytesMut, Status> {
         if txn.succeeded {
             // Once this is answered, reads below are refused: this replica knows at once, others by watch.
             call.tenant.watermark_moved(revision, written_at(header)?);
-            compact_upstream(&call, &request).await;
+            call.tenant.compact_upstream(revision);
             return answer(&CompactionResponse { header });
         }
         stored = first_watermark(txn)?;
     }
     Err(Status::unavailable("etcd-proxy: the compaction watermark kept moving"))
-}
-
-/// Compacts the shared history up to the same revision, but only as far as it is known to be old enough: the tenant has no
-/// right to the others' recent past. To the tenant its compaction is done by the watermark, whatever becomes of this.
-async fn compact_upstream(call: &OwnCall<'_>, request: &CompactionRequest) {
-    let Some(old) = call.tenant.compactable() else { return };
-    let request = CompactionRequest { revision: request.revision.min(old), physical: request.physical };
-    let refused: Status = match call.ask_by::<CompactionResponse>(COMPACT, &request).await {
-        Ok(_) => {
-            tracing::debug!(revision = request.revision, "compacted the upstream");
-            return;
-        }
-        Err(refused) => refused,
-    };
-    // Somebody else was faster.
-    if (refused.code(), refused.message()) != (EtcdError::Compacted.code(), EtcdError::Compacted.text()) {
-        tracing::warn!(
-            revision = request.revision,
-            code = ?refused.code(),
-            message = refused.message(),
-            "the upstream was not compacted; the tenant's next compaction tries again"
-        );
-    }
 }
 
 /// Reads the watermark and has the upstream judge the revision: it must be there, and the upstream itself must not have
