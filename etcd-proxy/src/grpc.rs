@@ -15,9 +15,9 @@ pub(crate) mod until_end;
 
 pub use self::{
     budget::{Budget, LONG, NoShare, Share},
-    headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, status_of, trailers},
+    headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, malformed, status_of, trailers},
     incoming::{Arrived, Incoming},
     patient::{Abandon, PIECE, Patience, Patient},
-    seen::Seen,
+    seen::{Fault, Seen},
     unary::{NoAnswer, Received, UnaryBody, call, read_answer},
 };

@@ -38,6 +38,7 @@ use crate::{
     grpc::{
         Budget, Deadline, Incoming, UpstreamHeaders,
         framing::{Encoding, Frames},
+        malformed,
     },
     limits::Counted,
     tenant::Tenant,
@@ -74,12 +75,18 @@ struct ClientCall {
 // === impl ClientCall ===
 
 impl ClientCall {
-    fn new(path: &'static str, frames: Frames, budget: Arc<Budget>, request: Request<Body>) -> Self {
+    fn new(
+        path: &'static str,
+        frames: Frames,
+        budget: Arc<Budget>,
+        deadline: Deadline,
+        request: Request<Body>,
+    ) -> Self {
         let (parts, body) = request.into_parts();
         Self {
             path,
             headers: UpstreamHeaders::from_client(&parts.headers),
-            deadline: Deadline::from_client(&parts.headers),
+            deadline,
             incoming: Incoming::new(body, frames, budget),
         }
     }
@@ -114,6 +121,10 @@ impl Router {
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return response;
         }
+        let deadline = match Deadline::from_client(request.headers()) {
+            Ok(deadline) => deadline,
+            Err(status) => return malformed(status),
+        };
         let Some(method) = self.methods.get(request.uri().path()) else {
             return self.methods.unknown(request.uri().path()).into_http();
         };
@@ -126,7 +137,7 @@ impl Router {
             }
         };
         let answer = match encoding(&request) {
-            Ok(encoding) => self.dispatch(method, request, encoding, call).await,
+            Ok(encoding) => self.dispatch(method, request, encoding, deadline, call).await,
             Err(status) => {
                 call.end(status.code());
                 Err(status)
@@ -141,11 +152,12 @@ impl Router {
         method: &Method,
         request: Request<Body>,
         encoding: Encoding,
+        deadline: Deadline,
         call: crate::metrics::Call,
     ) -> Result<Response<Body>, Status> {
         let frames = Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding);
         let budget = self.tenant.request_budget().clone();
-        let client = |request| ClientCall::new(method.path, frames, budget, request);
+        let client = |request| ClientCall::new(method.path, frames, budget, deadline, request);
         match &method.action {
             // A call's state is as large as that of the largest way and is moved about: the rare and large ones lie apart.
             Action::Stream(kind) => Box::pin(stream::serve(&self.tenant, kind, client(request), call)).await,
@@ -156,12 +168,11 @@ impl Router {
                 Box::pin(snapshot::serve(&self.tenant, client(request), call)).await
             }
             Action::Reflect(reflection) => {
-                Ok(Box::pin(reflection::serve(reflection, request, call, self.tenant.stop().clone())).await)
+                Ok(Box::pin(reflection::serve(reflection, request, deadline, call, self.tenant.stop().clone())).await)
             }
             Action::Unary(kind) => {
                 let client = client(request);
                 let mut call = call;
-                let deadline = client.deadline;
                 let answer = deadline.limit(pin!(unary::serve(&self.tenant, kind, client))).await;
                 call.end(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
                 answer.map(grpc_response)

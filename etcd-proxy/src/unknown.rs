@@ -355,6 +355,18 @@ impl Cursor<'_> {
 
 // === impl Refusal ===
 
+impl Refusal {
+    /// The same as grpc-go says it of a message of a stream, for which it has words of its own.
+    pub fn in_stream(self) -> Status {
+        match self {
+            Self::Malformed | Self::TooDeep => Status::internal(
+                "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data",
+            ),
+            Self::Unknown { .. } => self.into(),
+        }
+    }
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         match refusal {

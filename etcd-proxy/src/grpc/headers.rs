@@ -3,7 +3,7 @@
 use std::{pin::Pin, time::Duration};
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, StatusCode,
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode,
     header::{CONTENT_TYPE, TE},
 };
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
@@ -75,10 +75,19 @@ impl Deadline {
         Self(None)
     }
 
-    /// The deadline of a call that begins now. A header that is none is no deadline.
-    pub fn from_client(client: &HeaderMap) -> Self {
-        let timeout = client.get("grpc-timeout").and_then(|value| parse_timeout(value.as_bytes()));
-        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    /// The deadline of a call that begins now.
+    ///
+    /// # Errors
+    /// grpc-go's, for a header that says none.
+    pub fn from_client(client: &HeaderMap) -> Result<Self, Status> {
+        let mut deadline = Self::never();
+        // Of several the last counts.
+        for value in client.get_all("grpc-timeout") {
+            let timeout = parse_timeout(value.as_bytes())
+                .map_err(|error| Status::internal(format!("malformed grpc-timeout: {error}")))?;
+            deadline = Self(Instant::now().checked_add(timeout));
+        }
+        Ok(deadline)
     }
 
     /// Does `work` until then. Pinned where it is, since it may be large and would otherwise have two places here.
@@ -110,22 +119,39 @@ pub fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("context deadline exceeded")
 }
 
-/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout").
-fn parse_timeout(value: &[u8]) -> Option<Duration> {
-    let (unit, digits) = value.split_last()?;
-    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
+/// The answer to headers that are none of a call, as grpc-go gives it before it looks at the method.
+pub fn malformed(status: Status) -> Response<Body> {
+    let mut response = status.into_http();
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response
+}
+
+/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout"); what is wrong with others in grpc-go's words
+/// (`internal/transport/http_util.go`, `decodeTimeout`).
+fn parse_timeout(value: &[u8]) -> Result<Duration, String> {
+    let shown = value.escape_ascii();
+    let (unit, digits) = match value.split_last() {
+        Some((unit, digits)) if !digits.is_empty() => (unit, digits),
+        _ => return Err(format!("transport: timeout string is too short: \"{shown}\"")),
+    };
+    if digits.len() > 8 {
+        return Err(format!("transport: timeout string is too long: \"{shown}\""));
     }
-    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    Some(match unit {
-        b'H' => Duration::from_secs(number * 3600),
-        b'M' => Duration::from_secs(number * 60),
-        b'S' => Duration::from_secs(number),
-        b'm' => Duration::from_millis(number),
-        b'u' => Duration::from_micros(number),
-        b'n' => Duration::from_nanos(number),
-        _ => return None,
-    })
+    let nanoseconds: u64 = match unit {
+        b'H' => 3_600_000_000_000,
+        b'M' => 60_000_000_000,
+        b'S' => 1_000_000_000,
+        b'm' => 1_000_000,
+        b'u' => 1_000,
+        b'n' => 1,
+        _ => return Err(format!("transport: timeout unit is not recognized: \"{shown}\"")),
+    };
+    let number = digits
+        .iter()
+        .try_fold(0_u64, |number, digit| digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0')));
+    let number =
+        number.ok_or_else(|| format!("strconv.ParseUint: parsing \"{}\": invalid syntax", digits.escape_ascii()))?;
+    Ok(Duration::from_nanos(nanoseconds).saturating_mul(u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
 /// The status that an upstream's headers bring when they come without a message ("Trailers-Only"), or that its HTTP status
@@ -174,10 +200,35 @@ mod tests {
 
     #[test]
     fn timeouts_are_digits_and_a_unit() {
-        assert_eq!(parse_timeout(b"300m"), Some(Duration::from_millis(300)));
-        assert_eq!(parse_timeout(b"99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
-        for bad in ["", "1", "S", "1s", "+1S", "-1S", "100000000S", "1.5S"] {
-            assert_eq!(parse_timeout(bad.as_bytes()), None, "{bad}");
+        assert_eq!(parse_timeout(b"300m"), Ok(Duration::from_millis(300)));
+        assert_eq!(parse_timeout(b"99999999H"), Ok(Duration::from_secs(99_999_999 * 3600)));
+        for (bad, said) in [
+            ("", "transport: timeout string is too short: \"\""),
+            ("S", "transport: timeout string is too short: \"S\""),
+            ("100000000S", "transport: timeout string is too long: \"100000000S\""),
+            ("1s", "transport: timeout unit is not recognized: \"1s\""),
+            ("+1S", "strconv.ParseUint: parsing \"+1\": invalid syntax"),
+            ("1.5S", "strconv.ParseUint: parsing \"1.5\": invalid syntax"),
+        ] {
+            assert_eq!(parse_timeout(bad.as_bytes()), Err(said.to_owned()));
         }
+    }
+
+    #[test]
+    fn of_several_timeouts_the_last_counts_and_none_may_be_wrong() {
+        let headers = |values: &[&'static str]| {
+            values
+                .iter()
+                .map(|value| (HeaderName::from_static("grpc-timeout"), HeaderValue::from_static(value)))
+                .collect()
+        };
+        let remaining = |values: &[&'static str]| {
+            let deadline = Deadline::from_client(&headers(values)).unwrap().0;
+            deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()) > Duration::from_secs(60))
+        };
+        assert_eq!((remaining(&[]), remaining(&["1H"]), remaining(&["1H", "1S"])), (None, Some(true), Some(false)));
+        let refused = Deadline::from_client(&headers(&["x", "1S"])).unwrap_err();
+        let text = "malformed grpc-timeout: transport: timeout string is too short: \"x\"";
+        assert_eq!((refused.code(), refused.message()), (Code::Internal, text));
     }
 }

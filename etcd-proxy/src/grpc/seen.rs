@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
 };
 
@@ -17,12 +18,26 @@ const LIMIT: usize = 64 * 1024;
 /// Levels of messages below a request: a request of reflection has an `ExtensionRequest`.
 const MAX_DEPTH: usize = 1;
 
+/// What was wrong with a request, for whoever ends its answer: not every service says so itself.
+#[derive(Clone, Debug, Default)]
+pub struct Fault(Arc<OnceLock<Status>>);
+
 /// A request's body of messages that can be decoded without a thought to the stack.
 pub struct Seen {
     body: Body,
     frames: Frames,
     /// Full name of the messages.
     name: &'static str,
+    fault: Fault,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// What was wrong, if anything was.
+    pub fn status(&self) -> Option<&Status> {
+        self.0.get()
+    }
 }
 
 // === impl Seen ===
@@ -30,24 +45,44 @@ pub struct Seen {
 impl Seen {
     /// The same body, of messages with this full name.
     pub fn new(body: Body, name: &'static str) -> Self {
-        Self { body, frames: Frames::new(LIMIT), name }
+        Self { body, frames: Frames::new(LIMIT), name, fault: Fault::default() }
+    }
+
+    /// Where it is noted what is wrong with a message.
+    pub fn fault(&self) -> Fault {
+        self.fault.clone()
     }
 
     fn look(&self, message: &[u8]) -> Result<(), Status> {
         let internal = |error: unknown::SchemaError| Status::internal(error.to_string());
         let schema = unknown::schema().map_err(internal)?;
         let id = schema.message(self.name).map_err(internal)?;
-        Ok(schema.check(id, message, MAX_DEPTH)?)
+        schema.check(id, message, MAX_DEPTH).map_err(unknown::Refusal::in_stream)
     }
 
-    /// What is whole of the messages that have arrived, frame by frame.
-    fn whole(&mut self) -> Result<BytesMut, Status> {
+    /// What is whole of the messages that have arrived, frame by frame, up to one with something wrong in it.
+    fn whole(&mut self) -> BytesMut {
         let mut out = BytesMut::new();
-        while let Some(message) = self.frames.message()? {
-            self.look(&message)?;
-            put_bytes(&message, &mut out)?;
+        loop {
+            let message = match self.frames.message() {
+                Ok(Some(message)) => message,
+                Ok(None) => return out,
+                Err(status) => {
+                    self.failed(status);
+                    return out;
+                }
+            };
+            if let Err(status) = self.look(&message).and_then(|()| put_bytes(&message, &mut out)) {
+                self.failed(status);
+                return out;
+            }
         }
-        Ok(out)
+    }
+
+    /// Notes what is wrong, after which there is nothing more.
+    fn failed(&self, status: Status) {
+        // The first one counts.
+        let _known = self.fault.0.set(status);
     }
 }
 
@@ -58,11 +93,14 @@ impl http_body::Body for Seen {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         loop {
+            if let Some(status) = this.fault.status() {
+                return Poll::Ready(Some(Err(status.clone())));
+            }
             match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         this.frames.push(data);
-                        let out = this.whole()?;
+                        let out = this.whole();
                         if !out.is_empty() {
                             return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
                         }
@@ -70,7 +108,10 @@ impl http_body::Body for Seen {
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(this.frames.torn().map(Err)),
+                None => match this.frames.torn() {
+                    Some(status) => this.failed(status),
+                    None => return Poll::Ready(None),
+                },
             }
         }
     }

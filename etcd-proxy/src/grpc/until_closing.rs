@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Status, body::Body};
 
-use super::{Deadline, deadline_exceeded};
+use super::{Deadline, Fault, deadline_exceeded};
 use crate::error::EtcdError;
 
 /// A stream that ends with `Unavailable` when the process closes, and at its client's deadline.
@@ -22,12 +22,19 @@ pub(crate) struct UntilClosing {
     closing: CancellationToken,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
     expiry: Option<Pin<Box<Sleep>>>,
+    fault: Fault,
 }
 
 impl UntilClosing {
     pub(crate) fn new(body: Body, closing: CancellationToken, deadline: Deadline) -> Self {
         let closed = Box::pin(closing.clone().cancelled_owned());
-        Self { body: Some(body), closing, closed, expiry: deadline.sleep().map(Box::pin) }
+        Self { body: Some(body), closing, closed, expiry: deadline.sleep().map(Box::pin), fault: Fault::default() }
+    }
+
+    /// The same, ending with what is wrong with the request instead of well.
+    #[must_use]
+    pub(crate) fn unless(self, fault: Fault) -> Self {
+        Self { fault, ..self }
     }
 
     /// Ready with the status that ends the stream, whatever stands behind it.
@@ -52,9 +59,17 @@ impl http_body::Body for UntilClosing {
             return Poll::Ready(None);
         }
         // First of all: a stream that never pauses must end, too.
-        let Poll::Ready(status) = this.ended(cx) else {
-            let Some(body) = &mut this.body else { return Poll::Ready(None) };
-            return Pin::new(body).poll_frame(cx);
+        let status = match this.ended(cx) {
+            Poll::Ready(status) => status,
+            Poll::Pending => {
+                let Some(body) = &mut this.body else { return Poll::Ready(None) };
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                let over = frame.as_ref().is_none_or(|frame| frame.as_ref().is_ok_and(Frame::is_trailers));
+                match this.fault.status().filter(|_| over) {
+                    Some(status) => status.clone(),
+                    None => return Poll::Ready(frame),
+                }
+            }
         };
         this.body = None;
         let mut trailers = HeaderMap::new();

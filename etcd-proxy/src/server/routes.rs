@@ -11,7 +11,7 @@ use tower::Service;
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
-    grpc::{Deadline, Seen, until_closing::UntilClosing, until_end::until_end},
+    grpc::{Deadline, Seen, malformed, until_closing::UntilClosing, until_end::until_end},
     health::{HealthService, Probes},
     traces::Tracer,
 };
@@ -69,7 +69,10 @@ where
             let answer = self.tenant.clone().call(request);
             return Box::pin(async move { infallible(answer.await) });
         }
-        let deadline = Deadline::from_client(request.headers());
+        let deadline = match Deadline::from_client(request.headers()) {
+            Ok(deadline) => deadline,
+            Err(status) => return Box::pin(std::future::ready(malformed(status))),
+        };
         let request = request.map(|body| Body::new(Seen::new(body, HEALTH_REQUEST)));
         let answer = self.health.clone().call(request);
         let closing = self.shutdown.closing().clone();

@@ -12,7 +12,7 @@ use tower::{Service as _, util::BoxCloneSyncService};
 
 use crate::{
     grpc::{
-        Deadline, Seen,
+        Deadline, Fault, Seen,
         until_closing::UntilClosing,
         until_end::{OnEnd, until_end},
     },
@@ -79,16 +79,22 @@ fn described(set: FileDescriptorSet, serves: impl Fn(&str) -> bool) -> FileDescr
 pub(super) async fn serve(
     reflection: &Reflection,
     request: Request<Body>,
+    deadline: Deadline,
     call: Call,
     stop: CancellationToken,
 ) -> Response<Body> {
-    let deadline = Deadline::from_client(request.headers());
-    let request = request.map(|body| Body::new(Seen::new(body, reflection.request)));
+    let mut fault = Fault::default();
+    let request = request.map(|body| {
+        let seen = Seen::new(body, reflection.request);
+        fault = seen.fault();
+        Body::new(seen)
+    });
     let response = match reflection.service.clone().call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
-    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop, deadline))), call)
+    // The service ends well with whatever request it cannot read.
+    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop, deadline).unless(fault))), call)
 }
 
 impl OnEnd for Call {

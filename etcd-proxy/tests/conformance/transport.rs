@@ -148,3 +148,57 @@ async fn deadlines_hold() {
         assert!(started.elapsed() >= std::time::Duration::from_millis(250));
     }
 }
+
+/// HTTP status, length of the data, and gRPC status of the answer to a call by hand.
+async fn answer_to(url: &str, request: http::request::Builder, body: &'static [u8]) -> (u16, usize, Code, String) {
+    let address = url.strip_prefix("http://").unwrap();
+    let connection = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (mut sender, driver) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(connection)).await.unwrap();
+    tokio::spawn(driver);
+    let request = request.method("POST").header(CONTENT_TYPE, "application/grpc").header("te", "trailers");
+    let request = request.body(Full::new(Bytes::from_static(body))).unwrap();
+    let answer = async {
+        let (parts, body) = sender.send_request(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap();
+        let trailers = body.trailers().cloned().unwrap_or(parts.headers);
+        let status = Status::from_header_map(&trailers).unwrap();
+        (parts.status.as_u16(), body.to_bytes().len(), status.code(), status.message().to_owned())
+    };
+    tokio::time::timeout(crate::support::PATIENCE, answer).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_deadlines_are_refused_as_by_etcd() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let urls = [etcd.url(), format!("http://{}", proxy.address)];
+    for path in ["/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch", "/no.such/Method"] {
+        for timeout in ["S", "1s", "1.5S", "+1S", "100000000S", "1H 1H"] {
+            let mut answers = Vec::new();
+            for url in &urls {
+                let call = http::Request::builder().uri(format!("http://etcd{path}")).header("grpc-timeout", timeout);
+                answers.push(answer_to(url, call, &[0, 0, 0, 0, 3, 0x0a, 1, b'a']).await);
+            }
+            assert_eq!(answers[0], answers[1], "{path} {timeout:?}");
+            assert_eq!((answers[0].0, answers[0].2), (400, Code::Internal), "{path} {timeout:?}");
+        }
+    }
+}
+
+/// What came before the message that cannot be read is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_question_of_reflection_ends_the_stream_with_the_reason() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let url = format!("http://{}", proxy.address);
+    for version in ["v1", "v1alpha"] {
+        let path = format!("http://etcd/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+        // "List the services", and half a tag.
+        let questions = &[0, 0, 0, 0, 2, 0x3a, 0, 0, 0, 0, 0, 1, 0x80];
+        let (http, length, code, text) = answer_to(&url, http::Request::builder().uri(path), questions).await;
+        let reason = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data";
+        assert_eq!((http, code, text.as_str()), (200, Code::Internal, reason), "{version}");
+        assert!(length > 100, "{version}: {length}");
+    }
+}
