@@ -17,6 +17,7 @@ mod values;
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     ffi::{OsStr, OsString},
 };
 
@@ -87,7 +88,17 @@ pub fn parse(
     let mut root = command();
     let environment: Vec<_> = environment.into_iter().collect();
     let mut argv = Argv::new(args, &root);
+    if let Some(arguments) = argv.arguments() {
+        let message = match arguments.is_empty() {
+            true => "-- is refused: there are no arguments here".to_owned(),
+            false => {
+                format!("-- is refused with what follows it, {}: there are no arguments here", arguments.join(" "))
+            }
+        };
+        return Err(root.error(ErrorKind::UnknownArgument, message));
+    }
     refused::check(&mut argv, &environment).map_err(|refusal| root.error(ErrorKind::UnknownArgument, refusal))?;
+    leave_out_empty(&mut argv, &root);
     let origins = config_file::apply(&mut argv, &environment, &root)
         .map_err(|error| root.error(ErrorKind::ValueValidation, error))?;
     let grpc_proxy = argv.grpc_proxy;
@@ -112,6 +123,23 @@ pub fn parse(
             Ok(Invocation::Serve(Box::new(args)))
         }
         None => Err(root.error(ErrorKind::MissingSubcommand, "no command")),
+    }
+}
+
+/// Leaves out what is given empty and is nothing when it is not given, such as `--trusted-ca-file=`: so Go's programs read it.
+/// That of a tenant's prefix stays: a command must not take another one for it.
+fn leave_out_empty(argv: &mut Argv, root: &Command) {
+    let Some(serve) = argv.command(root).filter(|command| command.get_name() == SERVE).cloned() else { return };
+    let may_be_empty = |name: &str| {
+        serve
+            .get_arguments()
+            .filter(|arg| arg.get_default_values().is_empty() && arg.get_help_heading() != Some("Tenant"))
+            .any(|arg| arg.get_long_and_visible_aliases().unwrap_or_default().contains(&name))
+    };
+    let keep = |name: &str, value: Option<&str>| Ok::<_, Infallible>(value != Some("") || !may_be_empty(name));
+    match argv.try_retain(may_be_empty, keep) {
+        Ok(()) => {}
+        Err(never) => match never {},
     }
 }
 

@@ -48,6 +48,12 @@ impl Argv {
         self.flags.iter().any(|word| matches!(word.to_str(), Some("-h" | "--help" | "-V" | "--version")))
     }
 
+    /// The words behind `--`, if that is among them: arguments, for which there is no use.
+    pub(super) fn arguments(&self) -> Option<Vec<String>> {
+        let dashes = self.flags.iter().position(|word| word == "--")?;
+        Some(self.flags.iter().skip(dashes + 1).map(|word| format!("{:?}", word.to_string_lossy())).collect())
+    }
+
     /// The flags by name, with the value where it is in the same word.
     pub(super) fn flags(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.flags.iter().filter_map(|word| flag(word))

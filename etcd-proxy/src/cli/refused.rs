@@ -162,6 +162,54 @@ const REFUSED: &[Group] = &[
     ),
 ];
 
+/// What etcd and its grpc-proxy (3.5 to 3.7) take where a flag is not given. Spelled out it changes nothing there and asks for
+/// nothing here.
+const DEFAULTS: &[(&str, &[&str])] = &[
+    ("auth-token", &["simple"]),
+    ("auth-token-ttl", &["300"]),
+    ("auto-compaction-mode", &["periodic"]),
+    ("backend-bbolt-freelist-type", &["map"]),
+    ("bcrypt-cost", &["10"]),
+    ("compact-hash-check-time", &["1m"]),
+    ("compaction-batch-limit", &["1000"]),
+    ("compaction-sleep-interval", &["10ms"]),
+    ("data-dir", &["default.etcd", "default.proxy"]),
+    ("discovery-dial-timeout", &["2s"]),
+    ("discovery-fallback", &["exit", "proxy"]),
+    ("discovery-insecure-transport", &["true"]),
+    ("discovery-keepalive-time", &["2s"]),
+    ("discovery-keepalive-timeout", &["6s"]),
+    ("discovery-request-timeout", &["5s"]),
+    ("downgrade-check-time", &["5s"]),
+    ("election-timeout", &["1000"]),
+    ("grpc-keepalive-min-time", &["5s"]),
+    ("heartbeat-interval", &["100"]),
+    ("initial-advertise-peer-urls", &["http://localhost:2380"]),
+    ("initial-cluster", &["default=http://localhost:2380"]),
+    ("initial-cluster-state", &["new"]),
+    ("initial-cluster-token", &["etcd-cluster"]),
+    ("initial-election-tick-advance", &["true"]),
+    ("listen-peer-urls", &["http://localhost:2380"]),
+    (
+        "log-rotation-config-json",
+        &[r#"{"maxsize": 100, "maxage": 0, "maxbackups": 0, "localtime": false, "compress": false}"#],
+    ),
+    ("max-learners", &["1"]),
+    ("max-snapshots", &["5"]),
+    ("max-wals", &["5"]),
+    ("pre-vote", &["true"]),
+    ("raft-read-timeout", &["5s"]),
+    ("raft-write-timeout", &["5s"]),
+    ("self-signed-cert-validity", &["1"]),
+    ("snapshot-catchup-entries", &["5000"]),
+    ("snapshot-count", &["10000", "100000"]),
+    ("strict-reconfig-check", &["true"]),
+    ("v2-deprecation", &["not-yet", "write-only"]),
+    ("warning-apply-duration", &["100ms"]),
+    ("warning-unary-request-duration", &["300ms"]),
+    ("watch-progress-notify-interval", &["10m"]),
+];
+
 /// Flags of `grpc-proxy start` that have no effect there unless another one is given that is refused here. A deployment may
 /// bear them for nothing.
 const IDLE_IN_GRPC_PROXY: &[&str] =
@@ -187,8 +235,9 @@ pub(super) enum Judgement {
 /// Looks at a flag by its name without dashes; `None` if it is not known here. A flag without a value is one that is switched
 /// on.
 pub(super) fn judge(flag: &str, value: Option<&str>) -> Option<Judgement> {
-    let group = find(flag).map(|(group, _)| group)?;
-    let idle = value.is_some_and(|value| is_off(value) || group.idle.contains(&value));
+    let (group, takes_value) = find(flag)?;
+    let idle = value.is_some_and(|value| is_off(value) || group.idle.contains(&value))
+        || value.or((!takes_value).then_some("true")).is_some_and(|value| is_default(flag, value));
     Some(if idle { Judgement::Idle } else { Judgement::Refused(group.reason) })
 }
 
@@ -215,6 +264,18 @@ pub(super) fn check(argv: &mut Argv, environment: &[(OsString, OsString)]) -> Re
 /// Whether a value asks for nothing.
 fn is_off(value: &str) -> bool {
     matches!(value, "" | "0s") || values::boolean(value) == Ok(false)
+}
+
+/// Whether a value is the one that the flag has without being given, however it is spelled.
+fn is_default(flag: &str, value: &str) -> bool {
+    let same = |default: &str| {
+        let durations = (values::duration(default), values::duration(value));
+        let booleans = (values::boolean(default), values::boolean(value));
+        default == value
+            || matches!(durations, (Ok(default), Ok(value)) if default == value)
+            || matches!(booleans, (Ok(true), Ok(true)))
+    };
+    DEFAULTS.iter().any(|(known, defaults)| *known == flag && defaults.iter().any(|default| same(default)))
 }
 
 fn takes_value(flag: &str) -> bool {

@@ -77,6 +77,31 @@ fn a_refused_flag_that_asks_for_nothing_is_no_reason_to_refuse() {
 }
 
 #[test]
+fn what_follows_two_dashes_is_refused_by_name() {
+    for (words, named) in [
+        ("etcd-proxy --prefix=/a/ --", "-- is refused"),
+        ("etcd-proxy --prefix=/a/ -- --name=b c", "\"--name=b\" \"c\""),
+        ("etcd-proxy serve -- x", "\"x\""),
+        ("etcd-proxy -- claim", "\"claim\""),
+        ("etcd-proxy grpc-proxy start -- y", "\"y\""),
+    ] {
+        let message = parse_words(words).unwrap_err().to_string();
+        assert!(message.contains("-- is refused") && message.contains(named), "{words}: {message}");
+    }
+}
+
+#[test]
+fn defaults_of_etcd_that_are_spelled_out_ask_for_nothing() {
+    serve("etcd-proxy --pre-vote --strict-reconfig-check=1 --heartbeat-interval 100 --grpc-keepalive-min-time=5000ms");
+    for words in
+        ["--pre-vote=false --wal-dir=/x", "--heartbeat-interval=200", "--grpc-keepalive-min-time=6s", "--memory-mlock"]
+    {
+        let message = parse_words(&format!("etcd-proxy {words}")).unwrap_err().to_string();
+        assert!(message.contains("is refused"), "{words}: {message}");
+    }
+}
+
+#[test]
 fn of_a_flag_that_is_given_twice_the_later_counts_as_in_go() {
     let args = serve("etcd-proxy --name=a --name=b --endpoints=http://x:1 --endpoints=http://y:1");
     assert_eq!(args.view.name, "b");

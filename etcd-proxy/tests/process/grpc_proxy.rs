@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, os::unix::fs::symlink, process::Command};
 
-use etcd_proxy::cli;
+use etcd_proxy::{cli, config::Config};
 use tempfile::TempDir;
 
 use crate::child::{Etcd, Program, binary, etcd_proxy, etcdctl, eventually, free_address, ok};
@@ -70,6 +70,45 @@ fn every_flag_of_etcd_is_honoured_or_refused_with_a_reason() {
     assert!(flags.len() > 90, "{help}");
     for flag in flags {
         assert!(is_known("serve", flag), "--{flag}");
+    }
+}
+
+/// The flags of a help text whose defaults it tells, with these.
+fn defaults(help: &str) -> Vec<(&str, &str)> {
+    help.lines()
+        .filter_map(|line| {
+            let (name, rest) = line.trim_start().strip_prefix("--")?.split_once(' ')?;
+            // etcd's own form, and cobra's.
+            let quoted = rest.strip_prefix('\'').and_then(|rest| rest.split_once('\'')).map(|(value, _)| value);
+            let told = || {
+                let (_, value) = rest.strip_suffix(')')?.rsplit_once("(default ")?;
+                Some(value.trim_matches(['"', '[', ']']))
+            };
+            Some((name, quoted.or_else(told)?))
+        })
+        .collect()
+}
+
+#[test]
+fn every_default_of_etcd_and_of_grpc_proxy_may_be_spelled_out() {
+    for (arguments, least) in [(&["--help"][..], 90), (&["grpc-proxy", "start", "--help"], 10)] {
+        let help = help_of(Command::new(binary("TEST_ETCD")).args(arguments));
+        let defaults = defaults(&help);
+        assert!(defaults.len() >= least, "{defaults:?}");
+        for (flag, value) in defaults {
+            let value = match value {
+                "${name}.etcd" => "default.etcd",
+                "math.MaxUint32" => "4294967295",
+                value => value,
+            };
+            let mut words: Vec<OsString> = vec!["etcd-proxy".into()];
+            words.extend(arguments.iter().filter(|word| **word != "--help").map(OsString::from));
+            words.extend(["--prefix=/a/".into(), format!("--{flag}={value}").into()]);
+            let Ok(cli::Invocation::Serve(args)) = cli::parse(words, []) else {
+                panic!("--{flag}={value} is not understood")
+            };
+            Config::try_from(*args).unwrap_or_else(|error| panic!("--{flag}={value}: {error}"));
+        }
     }
 }
 
