@@ -11,7 +11,7 @@ use rustls::{
     client::{danger::HandshakeSignatureValid, verify_server_name},
     pki_types::{CertificateDer, ServerName, UnixTime},
     server::{
-        ParsedCertificate, WebPkiClientVerifier,
+        NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
     version::{TLS12, TLS13},
@@ -143,6 +143,12 @@ impl Source for ServerTlsFiles {
             source,
         })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        if self.clients.is_some() {
+            // rustls resumes a session with the certificate that it began with, and nobody looks whether that is still valid:
+            // each resumption would lead to the next, for as long as the client likes. Go looks (`crypto/tls`, `checkForResumption`).
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
         Ok(contents.loaded(config))
     }
 }

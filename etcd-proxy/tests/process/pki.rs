@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use rcgen::{
@@ -47,11 +48,19 @@ impl Ca {
         self.params.signed_by(self.issuer.key(), &by.issuer).unwrap().pem()
     }
 
+    /// The same, for not so long.
+    pub(crate) fn issue_until(&self, dir: &Path, name: &str, end: SystemTime) -> Identity {
+        let mut params = params(name);
+        params.not_after = end.into();
+        self.sign(dir, name, &params, &self.pem)
+    }
+
     /// The same, with the certificates that lead to a CA which the other side knows.
     pub(crate) fn issue_with(&self, dir: &Path, name: &str, chain: &str) -> Identity {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into(), name.into()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(dir, name, &params(name), chain)
+    }
+
+    fn sign(&self, dir: &Path, name: &str, params: &CertificateParams, chain: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let identity = Identity { cert: dir.join(format!("{name}.crt")), key: dir.join(format!("{name}.key")) };
@@ -59,6 +68,14 @@ impl Ca {
         fs::write(&identity.key, key.serialize_pem()).unwrap();
         identity
     }
+}
+
+/// For 127.0.0.1, localhost and `name`.
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into(), name.into()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params
 }
 
 pub(crate) fn text(path: &Path) -> &str {

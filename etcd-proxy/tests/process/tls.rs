@@ -3,9 +3,21 @@
 use std::{
     fs,
     process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, SystemTime},
 };
 
+use rustls::{
+    ClientConfig, HandshakeKind, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
 
 use crate::{
     child::{Etcd, Program, Proxy, binary, etcd_proxy, etcdctl, eventually, fails, free_address, ok},
@@ -72,6 +84,60 @@ async fn clients_need_a_certificate_of_the_right_ca_and_name() {
     flags.push("--tls-max-version=TLS1.2".to_owned());
     let old = proxy(&etcd, &flags).await;
     assert_eq!(ok(ctl(&old, &ca, None, &["get", "k"])), "k\nv\n");
+}
+
+/// Says hello with what `tls` remembers of sessions. Returns how the session began, if the server answers.
+async fn greets(tls: &Arc<ClientConfig>, url: &str) -> std::io::Result<HandshakeKind> {
+    let stream = TcpStream::connect(url.trim_start_matches("https://")).await?;
+    let mut stream = TlsConnector::from(tls.clone()).connect("localhost".try_into().unwrap(), stream).await?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+    // With TLS 1.3 a refusal comes in place of an answer; and tickets for the next session come with the answer.
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    if !answer.starts_with(b"HTTP/1.1 200") {
+        return Err(std::io::Error::other(answer.escape_ascii().to_string()));
+    }
+    Ok(stream.get_ref().1.handshake_kind().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_has_expired_is_refused_to_who_was_here_before() {
+    let dir = TempDir::new().unwrap();
+    let etcd = Etcd::start().await;
+    let ca = Ca::new(dir.path(), "ca");
+    let server = ca.issue(dir.path(), "server");
+    let open = proxy(&etcd, &serving_flags(&server, None)).await;
+    let mut mutual: Vec<Proxy> = Vec::new();
+    for version in ["TLS1.2", "TLS1.3"] {
+        let mut flags = serving_flags(&server, Some(&ca));
+        flags.extend(["--tls-min-version", version, "--tls-max-version", version].map(str::to_owned));
+        mutual.push(proxy(&etcd, &flags).await);
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&ca.file).unwrap()).unwrap();
+    let config = || {
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions()
+    };
+    let anybody = Arc::new(config().unwrap().with_root_certificates(roots.clone()).with_no_client_auth());
+    for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        assert_eq!(greets(&anybody, &open.url).await.unwrap(), expected, "sessions of clients without certificates");
+    }
+
+    // In whole seconds, as certificates have them.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs() + 6);
+    let short = ca.issue_until(dir.path(), "short", end);
+    let (chain, key) =
+        (CertificateDer::pem_file_iter(&short.cert).unwrap(), PrivateKeyDer::from_pem_file(&short.key).unwrap());
+    let chain: Vec<_> = chain.map(Result::unwrap).collect();
+    let somebody = Arc::new(config().unwrap().with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap());
+    for proxy in &mutual {
+        greets(&somebody, &proxy.url).await.unwrap();
+    }
+    for proxy in &mutual {
+        eventually("it has expired", async || greets(&somebody, &proxy.url).await.is_err().then_some(())).await;
+        assert!(SystemTime::now() >= end, "refused before its time");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
