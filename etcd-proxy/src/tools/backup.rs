@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write as _},
     path::{Path, PathBuf},
 };
@@ -145,7 +145,7 @@ pub(super) async fn write(tenant: &Tenant, path: &Path, overwrite: bool) -> Resu
     let failed = |source| BackupError::File { path: partial.clone(), source };
     let broken_off = |status| BackupError::BrokenOff { status, partial: partial.clone() };
     let file = open(&partial).map_err(failed)?;
-    file.try_lock().map_err(|_| BackupError::Busy(partial.clone()))?;
+    lock(&partial, &file)?;
     let now = snapshot::moment(tenant).await.map_err(broken_off)?;
     let mut resumed = resume(tenant, &now, &partial, &file)?;
     for _ in 0..ATTEMPTS {
@@ -192,10 +192,36 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// What an earlier process left in the file, if it is of this tenant.
+/// Takes the file for this process, unless another one has it, or has given it its name since it was opened.
+fn lock(path: &Path, file: &File) -> Result<(), BackupError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let failed = |source| BackupError::File { path: path.to_owned(), source };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(BackupError::Busy(path.to_owned())),
+        // Such as a file system without locks.
+        Err(TryLockError::Error(source)) => return Err(failed(source)),
+    }
+    let opened = file.metadata().map_err(failed)?;
+    match fs::symlink_metadata(path) {
+        Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => Ok(()),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(failed(source)),
+        _ => Err(BackupError::Busy(path.to_owned())),
+    }
+}
+
+/// What an earlier process left in the file, if it is of this tenant. A beginning of which not even the header can be read is
+/// worth nothing.
 fn resume(tenant: &Tenant, now: &Moment, path: &Path, file: &File) -> Result<Option<Resumed>, BackupError> {
     let copy = file.try_clone().map_err(|source| BackupError::File { path: path.to_owned(), source })?;
-    let resumed = Resumed::read(copy).map_err(|source| BackupError::Begun { path: path.to_owned(), source })?;
+    let resumed = match Resumed::read(copy) {
+        Ok(resumed) => resumed,
+        Err(FormatError::Damaged { .. }) => {
+            say(format_args!("{} is damaged from its beginning on: starting over", path.display()));
+            None
+        }
+        Err(source) => return Err(BackupError::Begun { path: path.to_owned(), source }),
+    };
     if let Some(Resumed { header, .. }) = &resumed {
         let prefix = hex::encode(tenant.config().prefix.as_bytes());
         if header.prefix != prefix || header.cluster_id != cluster(now) {
@@ -325,5 +351,24 @@ mod tests {
         // What an earlier process of the same user left is gone on with.
         open(&folder.path().join("own")).unwrap();
         open(&folder.path().join("own")).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("partial");
+        let (first, second) = (open(&path).unwrap(), open(&path).unwrap());
+        lock(&path, &first).unwrap();
+        assert!(matches!(lock(&path, &second), Err(BackupError::Busy(_))));
+        // Its owner killed, it is free.
+        drop(first);
+        lock(&path, &second).unwrap();
+        drop(second);
+        // Whole and renamed since it was opened, it must not be written to.
+        let late = open(&path).unwrap();
+        fs::rename(&path, folder.path().join("whole")).unwrap();
+        assert!(matches!(lock(&path, &late), Err(BackupError::Busy(_))));
+        open(&path).unwrap();
+        assert!(matches!(lock(&path, &late), Err(BackupError::Busy(_))));
     }
 }
