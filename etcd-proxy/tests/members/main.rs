@@ -1,4 +1,7 @@
-//! What clients are told by a virtual etcd is linearizable: a checker of histories.
+//! Acknowledged writes survive and reads stay linearizable, through a proxy before three members, while members and proxy
+//! are killed and paused.
+//!
+//! `TEST_ETCD` names the etcd's binary.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,5 +11,77 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../process/child.rs"]
+#[expect(dead_code, reason = "shared with the tests of the program")]
+mod child;
+mod clients;
+mod cluster;
+mod faults;
 mod history;
+#[path = "../process/http.rs"]
+#[expect(dead_code, reason = "shared with the tests of the program")]
+mod http;
 mod linear;
+#[path = "../common/runs.rs"]
+mod runs;
+#[path = "../common/signal.rs"]
+mod signal;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use proptest::prelude::*;
+
+use self::{
+    clients::Shared,
+    cluster::Cluster,
+    faults::{Fault, faults},
+    runs::Runs,
+};
+
+/// Clients that read and write at once.
+const CLIENTS: usize = 5;
+/// The longest that judging a history may take.
+const JUDGING: Duration = Duration::from_secs(120);
+
+#[test]
+fn writes_survive_and_reads_are_linearizable_under_faults() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    Runs { name: "--test members writes_survive_and_reads_are_linearizable_under_faults", cases: 1 }
+        .run(&(any::<u64>().no_shrink(), faults()), |(seed, faults)| runtime.block_on(case(*seed, faults)));
+}
+
+#[expect(clippy::print_stderr, reason = "says how soon writes succeed again")]
+async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
+    let mut cluster = Cluster::start().await;
+    let shared = Arc::new(Shared {
+        url: cluster.url.clone(),
+        seed,
+        start: Instant::now(),
+        stop: AtomicBool::new(false),
+        hold: AtomicBool::new(false),
+        values: AtomicU64::new(1),
+        writes: AtomicU64::new(0),
+    });
+    let clients: Vec<_> = (0..CLIENTS).map(|number| tokio::spawn(clients::client(number, shared.clone()))).collect();
+    faults::recovered(&shared).await?;
+    let mut past = Vec::new();
+    for fault in faults {
+        past.push(faults::happen(*fault, &mut cluster, &shared).await?);
+        faults::recovered(&shared).await?;
+    }
+    shared.stop.store(true, Ordering::SeqCst);
+    let mut operations = Vec::new();
+    for client in clients {
+        operations.extend(client.await.unwrap());
+    }
+    let unknown = operations.iter().filter(|operation| operation.answered.is_none()).count();
+    eprint!("{}", faults::table(&past, &operations));
+    eprintln!("{} operations, {unknown} without an answer", operations.len());
+    linear::check(&operations, Instant::now() + JUDGING)
+}

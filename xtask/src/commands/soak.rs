@@ -36,7 +36,7 @@ struct Part {
 }
 
 /// The parts. Another one is another line.
-const PARTS: [Part; 3] = [
+const PARTS: [Part; 4] = [
     Part {
         name: "model",
         test: &["--test", "model", "two_tenants_and_the_bare_etcd_are_as_their_models"],
@@ -45,6 +45,11 @@ const PARTS: [Part; 3] = [
     Part {
         name: "differential",
         test: &["--test", "conformance", "random_sequences_are_answered_alike"],
+        tools: &[Tool::Etcd],
+    },
+    Part {
+        name: "members",
+        test: &["--test", "members", "writes_survive_and_reads_are_linearizable_under_faults"],
         tools: &[Tool::Etcd],
     },
     Part { name: "frames", test: &["--test", "frames"], tools: &[Tool::Etcd] },

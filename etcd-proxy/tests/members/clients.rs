@@ -1,0 +1,142 @@
+//! Clients that read and write registers through the proxy, and note what they asked and were told.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use proptest::{
+    prelude::{Rng as _, RngExt as _},
+    test_runner::{RngAlgorithm, TestRng},
+};
+use proto::{
+    etcdserverpb::{
+        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, compare::TargetUnion,
+        kv_client::KvClient, request_op::Request as Op, response_op::Response,
+    },
+    mvccpb::KeyValue,
+};
+use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
+
+use crate::{
+    cluster,
+    history::{Answer, Kv, Operation, Register, Request},
+};
+
+/// The registers.
+const REGISTERS: u8 = 6;
+/// After this, a client gives a call up.
+const LIMIT: Duration = Duration::from_secs(3);
+/// Between two calls of one client, and after one that failed.
+const PAUSE: Duration = Duration::from_millis(15);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// What all clients share.
+pub(crate) struct Shared {
+    pub(crate) url: String,
+    pub(crate) seed: u64,
+    /// The clock.
+    pub(crate) start: Instant,
+    pub(crate) stop: AtomicBool,
+    /// While set, nobody calls.
+    pub(crate) hold: AtomicBool,
+    pub(crate) values: AtomicU64,
+    /// Writes that succeeded.
+    pub(crate) writes: AtomicU64,
+}
+
+/// Calls until it is to stop.
+pub(crate) async fn client(number: usize, shared: Arc<Shared>) -> Vec<Operation> {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&shared.seed.to_le_bytes());
+    seed[8] = u8::try_from(number).unwrap();
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut kv = KvClient::new(cluster::channel(&shared.url));
+    let mut found: HashMap<Register, Option<Kv>> = HashMap::new();
+    let mut operations = Vec::new();
+    while !shared.stop.load(Ordering::SeqCst) {
+        if shared.hold.load(Ordering::SeqCst) {
+            sleep(PAUSE).await;
+            continue;
+        }
+        let register = Register(rng.random_range(0..REGISTERS));
+        let value = shared.values.fetch_add(1, Ordering::SeqCst);
+        let request = match rng.next_u32() % 10 {
+            0..3 => Request::Get,
+            3..6 => Request::Put(value),
+            6 => Request::Delete,
+            _ => Request::Swap { expected: found.get(&register).copied().flatten(), value },
+        };
+        let called = shared.start.elapsed();
+        let answer = timeout(LIMIT, ask(&mut kv, register, request)).await.ok().flatten();
+        let answered = answer.map(|answer| (shared.start.elapsed(), answer));
+        if let Some((_, answer)) = &answered {
+            found.insert(register, answer.after(&request));
+            shared.writes.fetch_add(u64::from(answer.wrote), Ordering::SeqCst);
+        }
+        operations.push(Operation { register, request, called, answered });
+        sleep(if answered.is_some() { PAUSE } else { PAUSE_AFTER_FAILURE }).await;
+    }
+    operations
+}
+
+/// One call; `None` without an answer.
+async fn ask(kv: &mut KvClient<Channel>, register: Register, request: Request) -> Option<Answer> {
+    let key = register.to_string();
+    let range = || RangeRequest { key: key.clone().into(), ..Default::default() };
+    let put = |value: u64| PutRequest {
+        key: key.clone().into(),
+        value: value.to_string().into(),
+        prev_kv: true,
+        ..Default::default()
+    };
+    let (header, before, wrote) = match request {
+        Request::Get => {
+            let answer = kv.range(range()).await.ok()?.into_inner();
+            (answer.header, answer.kvs.into_iter().next(), false)
+        }
+        Request::Put(value) => {
+            let answer = kv.put(put(value)).await.ok()?.into_inner();
+            (answer.header, answer.prev_kv, true)
+        }
+        Request::Delete => {
+            let delete = DeleteRangeRequest { key: key.clone().into(), prev_kv: true, ..Default::default() };
+            let answer = kv.delete_range(delete).await.ok()?.into_inner();
+            (answer.header, answer.prev_kvs.into_iter().next(), answer.deleted > 0)
+        }
+        Request::Swap { expected, value } => {
+            // Equal, to the revision of the last write: 0 for a key that is not there.
+            let unchanged = Compare {
+                result: 0,
+                target: 2,
+                key: key.clone().into(),
+                target_union: Some(TargetUnion::ModRevision(expected.map_or(0, |kv| kv.modified))),
+                ..Default::default()
+            };
+            let op = |request| vec![RequestOp { request: Some(request) }];
+            let txn = TxnRequest {
+                compare: vec![unchanged],
+                success: op(Op::RequestPut(put(value))),
+                failure: op(Op::RequestRange(range())),
+            };
+            let answer = kv.txn(txn).await.ok()?.into_inner();
+            let before = match answer.responses.into_iter().next().and_then(|response| response.response) {
+                Some(Response::ResponsePut(put)) => put.prev_kv,
+                Some(Response::ResponseRange(range)) => range.kvs.into_iter().next(),
+                other => panic!("a Txn of one step answers {other:?}"),
+            };
+            (answer.header, before, answer.succeeded)
+        }
+    };
+    Some(Answer { revision: header.unwrap().revision, before: before.map(pair), wrote })
+}
+
+fn pair(kv: KeyValue) -> Kv {
+    let value = std::str::from_utf8(&kv.value).unwrap().parse().unwrap();
+    Kv { value, version: kv.version, created: kv.create_revision, modified: kv.mod_revision }
+}
