@@ -48,7 +48,16 @@ pub fn write_completion(shell: Shell, out: &mut impl Write) -> io::Result<()> {
 /// # Errors
 /// Those of `out`.
 pub fn write_man(out: &mut impl Write) -> io::Result<()> {
-    Man::new(with_default_command()).source(concat!("etcd-proxy ", env!("CARGO_PKG_VERSION"))).render(out)
+    Man::new(with_default_command().mut_args(with_variable))
+        .source(concat!("etcd-proxy ", env!("CARGO_PKG_VERSION")))
+        .render(out)
+}
+
+/// A flag whose explanation names its variable, as in the help.
+fn with_variable(arg: Arg) -> Arg {
+    let (Some(help), Some(variable)) = (arg.get_help(), arg.get_env()) else { return arg };
+    let help = format!("{}. By environment: {}", help.to_string().trim_end_matches('.'), variable.to_string_lossy());
+    arg.help(help)
 }
 
 /// All commands, with the flags of the default one also where no command is named.

@@ -95,3 +95,36 @@ fn the_manual_page_has_every_flag_of_the_default_command() {
         assert!(page.contains(words), "{words}: {page}");
     }
 }
+
+/// Help, completion and manual page know the same flags, and the page each flag's default and variable.
+#[test]
+fn shells_and_the_manual_page_know_the_flags_that_the_help_does() {
+    let (script, page) = (ok(etcd_proxy(&["completion", "bash"])), ok(etcd_proxy(&["man"])).replace("\\-", "-"));
+    for command in etcd_proxy::cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = command.get_name();
+        assert!(page.contains(&format!("etcd-proxy-{name}")), "{name}: {page}");
+        // The command's own part of the script.
+        let case = format!("\n        etcd__subcmd__proxy__subcmd__{name})");
+        let (_, part) = script.split_once(&case).unwrap_or_else(|| panic!("{case}: {script}"));
+        let (_, options) = part.split_once(" opts=\"").unwrap();
+        let (options, _) = options.split_once('"').unwrap();
+        for arg in command.get_arguments() {
+            let Some(flag) = arg.get_long() else { continue };
+            assert!(options.split(' ').any(|option| option == format!("--{flag}")), "{name} --{flag}: {options}");
+            if name != "serve" {
+                continue;
+            }
+            let (_, told) =
+                page.split_once(&format!("\n\\fB--{flag}\\fR")).unwrap_or_else(|| panic!("--{flag}: {page}"));
+            let (told, _) = told.split_once("\n.TP").unwrap_or((told, ""));
+            assert!(
+                told.contains(&format!("ETCD_PROXY_{}", flag.to_uppercase().replace('-', "_"))),
+                "--{flag}: {told}"
+            );
+            for default in arg.get_default_values().iter().filter(|default| !default.is_empty()) {
+                assert!(told.contains(default.to_str().unwrap()), "--{flag}: {told}");
+            }
+        }
+    }
+    assert!(page.contains("Exit status:"), "{page}");
+}
