@@ -30,8 +30,8 @@ use crate::{
 
 /// The registers.
 const REGISTERS: u8 = 6;
-/// After this, a client gives a call up.
-const LIMIT: Duration = Duration::from_secs(3);
+/// After this, a client gives a call up: later than a fault ends, so that it hears what a member says that was paused.
+const LIMIT: Duration = Duration::from_secs(6);
 /// Between two calls of one client, and after one that failed.
 const PAUSE: Duration = Duration::from_millis(15);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
