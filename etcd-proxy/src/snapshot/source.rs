@@ -1,6 +1,6 @@
 //! The keys and leases of a tenant at one revision, as the tenant sees them.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -11,6 +11,7 @@ use proto::{
     },
     mvccpb::KeyValue,
 };
+use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
 
 use crate::{
@@ -26,6 +27,9 @@ use crate::{
 const PAGE_KEYS: i64 = 128;
 /// Lease marks in an answer.
 const PAGE_MARKS: i64 = 10_000;
+/// How long the upstream may take for an answer, or for the next part of one. Who reads a tenant whole has a place that others
+/// wait for.
+const STAGE: Duration = Duration::from_secs(30);
 /// Leases that are asked for at a time.
 const LOOK_UPS: usize = 16;
 /// The time to live of a lease that was there at the revision and is over by now, in seconds. etcd makes it as long as the
@@ -88,7 +92,7 @@ pub async fn moment(tenant: &Tenant) -> Result<Moment, Status> {
     let prefix = &tenant.config().prefix;
     let request =
         RangeRequest { key: prefix.key(b""), range_end: prefix.successor(), count_only: true, ..Default::default() };
-    let answer = tenant.upstream().kv().range(request).await?.into_inner();
+    let answer = in_time(tenant.upstream().kv().range(request)).await?.into_inner();
     let header = answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?;
     let keys = u64::try_from(answer.count).unwrap_or_default();
     Ok(Moment { revision: header.revision, keys, cluster_id: header.cluster_id })
@@ -97,7 +101,7 @@ pub async fn moment(tenant: &Tenant) -> Result<Moment, Status> {
 /// The version of the storage of the member that answers; empty before etcd 3.6.
 pub(super) async fn storage_version(tenant: &Tenant) -> Result<String, Status> {
     let mut maintenance = MaintenanceClient::new(tenant.upstream().unary());
-    Ok(maintenance.status(StatusRequest {}).await?.into_inner().storage_version)
+    Ok(in_time(maintenance.status(StatusRequest {})).await?.into_inner().storage_version)
 }
 
 /// The leases that the tenant had at `revision`: those of its marks, and `held`, the tenant's ids of those that its keys
@@ -110,14 +114,15 @@ pub async fn leases(tenant: &Tenant, revision: i64, held: BTreeSet<i64>) -> Resu
     if marked.is_empty() && held.is_empty() {
         return Ok(Vec::new());
     }
-    let cipher = tenant.leases().await?;
+    let cipher = in_time(tenant.leases()).await?;
     let mut ids = held;
     for id in marked {
         ids.insert(cipher.to_tenant(id).map_err(internal)?);
     }
     let look_up = |id: i64| async move {
         let request = LeaseTimeToLiveRequest { id: cipher.to_upstream(id).map_err(internal)?, keys: false };
-        let answer = LeaseClient::new(tenant.upstream().unary()).lease_time_to_live(request).await?.into_inner();
+        let mut client = LeaseClient::new(tenant.upstream().unary());
+        let answer = in_time(client.lease_time_to_live(request)).await?.into_inner();
         let (ttl, remaining) = if answer.ttl > 0 { (answer.granted_ttl, answer.ttl) } else { (OVER, OVER) };
         Ok::<_, Status>(TenantLease { id, ttl, remaining })
     };
@@ -154,9 +159,17 @@ async fn page(
     keys_only: bool,
 ) -> Result<Page, Status> {
     let request = RangeRequest { key, range_end, revision, limit, keys_only, ..Default::default() };
-    let answer = kv.range(request).await?.into_inner();
+    let answer = in_time(kv.range(request)).await?.into_inner();
     let next = answer.more.then(|| answer.kvs.last().map(|last| after(&last.key))).flatten();
     Ok(Page { kvs: answer.kvs, next })
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    timeout(STAGE, asked).await.unwrap_or_else(|_| {
+        Err(Status::unavailable(format!(
+            "etcd-proxy: the upstream gave no answer within {STAGE:?} while the tenant was read"
+        )))
+    })
 }
 
 /// The key that comes next after `key`.
@@ -205,7 +218,7 @@ impl Keys {
                     self.way = self.open().await?;
                     continue;
                 }
-                Way::Stream(stream) => match stream.message().await {
+                Way::Stream(stream) => match in_time(stream.message()).await {
                     Ok(Some(answer)) => answer.range_response.map(|range| range.kvs).unwrap_or_default(),
                     Ok(None) => {
                         self.way = Way::Done;
@@ -250,7 +263,7 @@ impl Keys {
             revision: self.revision,
             ..Default::default()
         };
-        match ranges(self.tenant.upstream()).range_stream(request).await {
+        match in_time(ranges(self.tenant.upstream()).range_stream(request)).await {
             Ok(stream) => Ok(Way::Stream(Box::new(stream.into_inner()))),
             Err(status) if status.code() == Code::Unimplemented => Ok(Way::Pages),
             Err(status) => Err(status),
@@ -274,4 +287,18 @@ impl Keys {
 
 fn ranges(upstream: &Upstream) -> Kv {
     KvClient::new(upstream.ranges()).max_decoding_message_size(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upstream_that_is_silent_is_not_waited_for() {
+        let begun = Instant::now();
+        let status = in_time(std::future::pending::<Result<(), Status>>()).await.unwrap_err();
+        assert_eq!((status.code(), begun.elapsed()), (Code::Unavailable, STAGE));
+    }
 }
