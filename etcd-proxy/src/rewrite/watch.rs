@@ -175,7 +175,9 @@ impl Rewriter for WatchStream {
                 response.canceled = true;
                 EtcdError::TooManyRequests.text().clone_into(&mut response.cancel_reason);
             }
-            Some(Acted::Below(_)) | None if response.canceled => self.gone(),
+            // A watch that etcd ends because of a compaction keeps its id there, and its place here, until the client cancels it or
+            // the stream ends (`mvcc/watcher.go`, `Cancel`).
+            Some(Acted::Below(_)) | None if response.canceled && response.compact_revision == 0 => self.gone(),
             Some(Acted::Below(_)) | None => {}
         }
         encode(&response, out)?;

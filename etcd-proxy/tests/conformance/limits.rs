@@ -373,6 +373,33 @@ async fn watches_beyond_the_limit_are_denied_on_their_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_watch_below_a_compaction_counts_until_it_is_cancelled() {
+    let etcd = Etcd::start().await;
+    let proxy = limited(&etcd, "/a/", LimitSettings { watches: NonZeroUsize::new(3), ..Default::default() }).await;
+    let mut a = proxy.client().await;
+    for number in 0..3 {
+        assert_eq!(put(&a, "k", number).await, ok());
+    }
+    etcd.client().await.compact(3).await.unwrap();
+    let mut watching = a.watch([watch_all(0), watch_all(0)]).await;
+    for _ in 0..2 {
+        assert!(!watching.next().await.unwrap().canceled);
+    }
+    for _ in 0..3 {
+        watching.send(RequestUnion::CreateRequest(watch_all(1)));
+        let created = watching.next().await.unwrap();
+        assert!(created.created && !created.canceled, "{created:?}");
+        let ended = watching.next().await.unwrap();
+        assert!(ended.canceled && ended.compact_revision > 0, "{ended:?}");
+        // Such a watch has its id until the client cancels it, and only then is its place free.
+        assert_eq!(proxy.tenant.usage().await.watches, 3);
+        watching.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id: created.watch_id }));
+        assert!(watching.next().await.unwrap().canceled);
+        assert_eq!(proxy.tenant.usage().await.watches, 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn leases_beyond_the_limit_are_refused() {
     let etcd = Etcd::start().await;
     let limits = LimitSettings { leases: NonZeroUsize::new(2), ..Default::default() };
