@@ -26,6 +26,8 @@ pub enum EtcdError {
     Compacted,
     /// A revision that is not there yet.
     FutureRevision,
+    /// A lease that was never granted, or has ended.
+    LeaseNotFound,
     /// More at a time than there may be.
     TooManyRequests,
     /// A write at the quota.
@@ -77,6 +79,7 @@ impl EtcdError {
             | Self::TooManyOps
             | Self::InvalidSortOption
             | Self::RequestTooLarge => Code::InvalidArgument,
+            Self::LeaseNotFound => Code::NotFound,
             Self::StreamSortOrder | Self::StreamRevisionFilters => Code::Unimplemented,
             Self::Compacted | Self::FutureRevision => Code::OutOfRange,
             Self::TooManyRequests | Self::NoSpace => Code::ResourceExhausted,
@@ -98,6 +101,7 @@ impl EtcdError {
             Self::StreamRevisionFilters => "RangeStream does not support revision filters",
             Self::Compacted => "etcdserver: mvcc: required revision has been compacted",
             Self::FutureRevision => "etcdserver: mvcc: required revision is a future revision",
+            Self::LeaseNotFound => "etcdserver: requested lease not found",
             Self::TooManyRequests => "etcdserver: too many requests",
             Self::NoSpace => "etcdserver: mvcc: database space exceeded",
             Self::RequestTooLarge => "etcdserver: request is too large",

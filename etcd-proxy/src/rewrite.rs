@@ -16,7 +16,7 @@ use tonic::Status;
 
 pub use self::{
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
-    lease::{KeepAlive, KeepAliveStream, Revoke, TimeToLive},
+    lease::{KeepAlive, KeepAliveStream, TimeToLive},
     long::{LongAnswer, Shape},
     range_stream::RangeParts,
     typed::{Rpc, Typed},
@@ -118,7 +118,7 @@ impl View<'_> {
     }
 
     /// The upstream's id for a tenant's lease id.
-    fn lease_to_upstream(&self, id: i64) -> Result<i64, Interrupt> {
+    pub(crate) fn lease_to_upstream(&self, id: i64) -> Result<i64, Interrupt> {
         match (id, self.of_request()) {
             (0, _) => Ok(0),
             (id, Some(leases)) => Ok(leases.to_upstream(id)?),

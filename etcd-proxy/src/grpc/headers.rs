@@ -44,11 +44,18 @@ impl UpstreamHeaders {
         Self(headers)
     }
 
+    /// The same for what the client's deadline must not break off.
+    #[must_use]
+    pub fn without_deadline(&self) -> Self {
+        let mut headers = self.0.clone();
+        headers.remove("grpc-timeout");
+        Self(headers)
+    }
+
     /// The same for what goes on without the client: without its deadline, and without its wish for a leader.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let mut headers = self.0.clone();
-        headers.remove("grpc-timeout");
+        let Self(mut headers) = self.without_deadline();
         headers.remove("hasleader");
         Self(headers)
     }

@@ -1,19 +1,14 @@
-//! The Lease service, as far as its messages are passed on: Revoke, KeepAlive and TimeToLive.
+//! The Lease service, as far as its messages are passed on: KeepAlive and TimeToLive.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use proto::etcdserverpb::{
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 
 use super::{Interrupt, Rewriter, Rpc, Shape, Typed, View};
 use crate::unknown::{Schema, SchemaError};
-
-/// `Lease.LeaseRevoke`.
-#[derive(Debug)]
-pub enum Revoke {}
 
 /// `Lease.LeaseKeepAlive`, message by message.
 #[derive(Debug)]
@@ -35,21 +30,6 @@ pub struct KeepAliveStream {
 pub enum TimeToLive {}
 
 // === impl Rpc ===
-
-impl Rpc for Revoke {
-    const REQUEST: &'static str = "etcdserverpb.LeaseRevokeRequest";
-    type Request = LeaseRevokeRequest;
-    type Response = LeaseRevokeResponse;
-
-    fn request(view: &View<'_>, request: &mut LeaseRevokeRequest) -> Result<(), Interrupt> {
-        request.id = view.lease_to_upstream(request.id)?;
-        Ok(())
-    }
-
-    fn response(_: &View<'_>, _: &mut LeaseRevokeResponse) -> Result<(), Interrupt> {
-        Ok(())
-    }
-}
 
 impl Rpc for KeepAlive {
     const REQUEST: &'static str = "etcdserverpb.LeaseKeepAliveRequest";

@@ -1,38 +1,56 @@
-//! LeaseGrant and LeaseLeases, which work by marks: each lease has a meta key attached to it that goes when it goes.
+//! LeaseGrant, LeaseRevoke and LeaseLeases, which work by marks: each lease has a meta key attached to it that goes when it goes.
 
 use std::future::ready;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesRequest, LeaseLeasesResponse, LeaseStatus, PutRequest,
-    PutResponse, RangeRequest, RangeResponse,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, LeaseStatus, PutRequest, PutResponse, RangeRequest, RangeResponse,
     range_request::{SortOrder, SortTarget},
 };
 use tonic::{Code, Status};
 
-use super::unary::{Answer, OwnCall, answer};
+use super::{
+    concurrency,
+    unary::{Answer, OwnCall, answer},
+};
 use crate::{
     error::EtcdError,
     lease_id::CipherError,
     limits::{Amount, NotAdmitted},
     meta,
+    rewrite::View,
+    tenant::Tenant,
 };
 
 /// What the marks take, as they come and decoded, and what is made of them.
 const COPIES: usize = 3;
 
-/// `Lease.LeaseGrant`.
+const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
+
+/// `Lease.LeaseGrant`. Goes on to its end when the client breaks it off: a lease without its mark would be neither listed nor
+/// counted, and live as long as the client wished.
 pub(super) async fn grant(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: LeaseGrantRequest = call.request("etcdserverpb.LeaseGrantRequest")?;
+    let (tenant, path, headers) = (call.tenant.clone(), call.path, call.headers.without_deadline());
+    let work = async move {
+        let call = OwnCall { tenant: &tenant, path, headers, message: Bytes::new() };
+        counted(&call, request).await
+    };
+    concurrency::outlive(call.tenant, |_| work).await
+}
+
+/// Grants a lease that counts among the tenant's.
+async fn counted(call: &OwnCall<'_>, request: LeaseGrantRequest) -> Result<BytesMut, Status> {
     let Some(limited) = call.tenant.limits().leases() else {
-        return answer(&granted(&call, request).await?.0);
+        return answer(&granted(call, request).await?.0);
     };
     const ONE: Amount = Amount { keys: 1, bytes: 0 };
     let place = limited.admit(ONE, ready(Ok(ONE))).await.map_err(|refused| match refused {
         NotAdmitted::Exceeded => EtcdError::TooManyRequests.into(),
         NotAdmitted::Unknown(status) => status,
     })?;
-    let granted = granted(&call, request).await;
+    let granted = granted(call, request).await;
     match &granted {
         Ok((_, Some(marked_at))) => place.written(*marked_at),
         Ok((_, None)) => place.nothing(),
@@ -57,16 +75,48 @@ async fn granted(
             lease: granted.id,
             ..Default::default()
         };
-        // If this fails the lease is there and unlisted, and expires by itself. The client must not take it for granted.
         match call.ask_by::<PutResponse>("/etcdserverpb.KV/Put", &mark).await {
             Ok(put) => marked_at = put.header.map(|header| header.revision),
             // So short a lease that it is over already.
             Err(status) if status.code() == Code::NotFound => {}
-            Err(status) => return Err(status),
+            Err(status) => {
+                // Nobody was granted it. If this fails, too, it is there and unlisted until it expires.
+                let revoke = LeaseRevokeRequest { id: granted.id };
+                if let Err(error) = call.ask_by::<LeaseRevokeResponse>(REVOKE, &revoke).await {
+                    tracing::warn!(lease = granted.id, ttl = granted.ttl, %error, "a lease that could not be marked as the tenant's could not be revoked either; it stays until it expires");
+                }
+                return Err(status);
+            }
         }
     }
     granted.id = leases.to_tenant(granted.id).map_err(internal)?;
     Ok((granted, marked_at))
+}
+
+/// `Lease.LeaseRevoke`, of a lease that bears the tenant's mark. A key that was here before the proxy may hang on a lease
+/// together with keys of others, which would go with it: its id is known, and yet it is not the tenant's.
+pub(super) async fn revoke(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+    let request: LeaseRevokeRequest = call.request("etcdserverpb.LeaseRevokeRequest")?;
+    let id = to_upstream(call.tenant, request.id).await?;
+    let mark = RangeRequest { key: call.tenant.keys().lease_mark(id), count_only: true, ..Default::default() };
+    let marks: RangeResponse = call.ask_by("/etcdserverpb.KV/Range", &mark).await?;
+    if marks.count == 0 {
+        return Err(EtcdError::LeaseNotFound.into());
+    }
+    answer(&call.ask::<LeaseRevokeResponse>(&LeaseRevokeRequest { id }).await?)
+}
+
+/// The upstream's id of the lease that a request names; one that nobody was granted where the tenant never was.
+async fn to_upstream(tenant: &Tenant, id: i64) -> Result<i64, Status> {
+    let mut never_granted = false;
+    loop {
+        let view = View { never_granted, ..tenant.view() };
+        let interrupt = match view.lease_to_upstream(id) {
+            Ok(id) => return Ok(id),
+            Err(interrupt) => interrupt,
+        };
+        never_granted |= tenant.resolve(interrupt).await?;
+    }
 }
 
 /// `Lease.LeaseLeases`: in the order in which the leases were granted, where etcd orders by expiry.

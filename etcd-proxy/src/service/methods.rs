@@ -11,9 +11,7 @@ use super::reflection::{self, Reflection};
 use crate::{
     error::Denied,
     metrics::{GrpcType, MethodMetrics, Metrics},
-    rewrite::{
-        DeleteRange, KeepAliveStream, Put, Range, RangeParts, Revoke, Rewriter, TimeToLive, Txn, Typed, WatchStream,
-    },
+    rewrite::{DeleteRange, KeepAliveStream, Put, Range, RangeParts, Rewriter, TimeToLive, Txn, Typed, WatchStream},
     unknown::{self, SchemaError},
 };
 
@@ -57,6 +55,7 @@ pub(super) enum Unary {
 pub(super) enum Own {
     Compact,
     LeaseGrant,
+    LeaseRevoke,
     LeaseLeases,
     MemberList,
     Status,
@@ -165,7 +164,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
         ("/etcdserverpb.KV/Compact", own(Own::Compact)),
         ("/etcdserverpb.Watch/Watch", Action::Stream(Stream::Watch)),
         ("/etcdserverpb.Lease/LeaseGrant", own(Own::LeaseGrant)),
-        ("/etcdserverpb.Lease/LeaseRevoke", forward(Typed::<Revoke>::new(schema)?)),
+        ("/etcdserverpb.Lease/LeaseRevoke", own(Own::LeaseRevoke)),
         ("/etcdserverpb.Lease/LeaseKeepAlive", Action::Stream(Stream::KeepAlive)),
         ("/etcdserverpb.Lease/LeaseTimeToLive", forward(Typed::<TimeToLive>::new(schema)?)),
         ("/etcdserverpb.Lease/LeaseLeases", own(Own::LeaseLeases)),

@@ -69,6 +69,7 @@ async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<Answer, Status> {
     let frame = match own {
         Own::Compact => kv::compact(call).await,
         Own::LeaseGrant => lease::grant(call).await,
+        Own::LeaseRevoke => lease::revoke(call).await,
         Own::LeaseLeases => return lease::leases(call).await,
         Own::MemberList => cluster::member_list(call).await,
         Own::Status => maintenance::status(call).await,

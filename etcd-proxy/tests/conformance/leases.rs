@@ -1,5 +1,7 @@
 //! Leases: mapped ids, owners, and what becomes of keys.
 
+use std::time::Duration;
+
 use proto::{
     etcdserverpb::{
         Compare, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
@@ -85,6 +87,45 @@ async fn anothers_lease_was_never_granted() {
     }
     assert_eq!(a.leases().await, Vec::<i64>::new());
     assert_eq!(b.get("k").await.unwrap().lease, of_b);
+}
+
+/// A key that was there before the proxy may hang on a lease with keys of others, and tells the lease's id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_others_share_is_not_the_tenants_to_end() {
+    let (_etcd, _a, _b, mut a, mut b, mut direct) = two_tenants().await;
+    let own = a.grant(0, 600).await.unwrap();
+    let shared = direct.grant(0, 600).await.unwrap();
+    for key in ["/a/shared", "/b/shared"] {
+        direct.put_with_lease(key, shared).await.unwrap();
+    }
+    let id = a.get("shared").await.unwrap().lease;
+    assert_ne!(id, shared);
+    assert_eq!(
+        refusal(a.lease.lease_revoke(LeaseRevokeRequest { id }).await),
+        (Code::NotFound, "etcdserver: requested lease not found".into())
+    );
+    assert!(b.get("shared").await.is_some());
+    assert_eq!(a.leases().await, [own]);
+    a.lease.lease_revoke(LeaseRevokeRequest { id: own }).await.unwrap();
+    assert!(a.leases().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_broken_off_leaves_no_lease_without_a_mark() {
+    let (_etcd, _a, _b, mut a, _, mut direct) = two_tenants().await;
+    a.grant(0, 600).await.unwrap();
+    // From before the lease is there until after its mark is.
+    for micros in (100..6000).step_by(50) {
+        let mut request = tonic::Request::new(LeaseGrantRequest { ttl: 600, id: 0 });
+        request.set_timeout(Duration::from_micros(micros));
+        drop(a.lease.lease_grant(request).await);
+    }
+    eventually("a mark for each lease", || {
+        let (mut a, mut direct) = (a.clone(), direct.clone());
+        async move { direct.leases().await.len() == a.leases().await.len() }
+    })
+    .await;
+    assert!(direct.leases().await.len() > 1, "none was granted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -108,9 +108,9 @@ pub(super) const MUTATIONS: [Mutation; 17] = [
     Mutation {
         name: "foreign-revoke",
         what: "a revocation ends the lease that the id names on the shared etcd",
-        file: "rewrite/lease.rs",
-        from: "    fn request(view: &View<'_>, request: &mut LeaseRevokeRequest) -> Result<(), Interrupt> {\n        request.id = view.lease_to_upstream(request.id)?;",
-        to: "    fn request(view: &View<'_>, request: &mut LeaseRevokeRequest) -> Result<(), Interrupt> {\n        view.lease_to_upstream(request.id)?;",
+        file: "service/lease.rs",
+        from: "call.ask::<LeaseRevokeResponse>(&LeaseRevokeRequest { id })",
+        to: "call.ask::<LeaseRevokeResponse>(&request)",
     },
     Mutation {
         name: "time-to-live-keys-not-filtered",
