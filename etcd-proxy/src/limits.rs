@@ -80,13 +80,8 @@ impl Limits {
         let storage = (settings.quota_bytes.is_some() || settings.quota_keys.is_some()).then(|| {
             let quota = Quota { keys: signed(settings.quota_keys), bytes: signed(settings.quota_bytes) };
             let refused = Refused { keys: hits.quota_keys.clone(), bytes: hits.quota_bytes.clone() };
-            let subject = Subject {
-                what: "keys",
-                // The bare prefix is not the tenant's.
-                key: prefix.key(b"\0"),
-                range_end: prefix.successor(),
-                strip: Some(prefix.as_bytes().len()),
-            };
+            let (key, range_end) = prefix.keys();
+            let subject = Subject { what: "keys", key, range_end, strip: Some(prefix.as_bytes().len()) };
             (Account::new(quota, refused), subject)
         });
         let leases = settings.leases.map(|most| {

@@ -84,9 +84,15 @@ impl Prefix {
         self.successor.clone()
     }
 
-    /// The range of all keys with this prefix: key and range end.
+    /// The range of all keys with this prefix, the bare one among them: key and range end.
     pub fn all(&self) -> (Bytes, Bytes) {
         (self.bytes.clone(), self.successor())
+    }
+
+    /// The range of all keys that a tenant can have, which the bare prefix is not: a tenant has no empty key. etcd's grpc-proxy
+    /// writes it for an empty key in a Txn.
+    pub fn keys(&self) -> (Bytes, Bytes) {
+        (self.key(b"\0"), self.successor())
     }
 
     /// The prefix in hexadecimal, as the meta keys name it.

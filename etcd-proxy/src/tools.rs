@@ -138,7 +138,7 @@ async fn adopt_leases(upstream: &Upstream, layout: &MetaLayout, prefix: &Prefix)
 }
 
 async fn keys_under(kv: &mut Kv, prefix: &Prefix) -> Result<i64, ToolError> {
-    let request =
-        RangeRequest { key: prefix.key(b""), range_end: prefix.successor(), count_only: true, ..Default::default() };
+    let (key, range_end) = prefix.all();
+    let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
     Ok(kv.range(request).await?.into_inner().count)
 }

@@ -93,7 +93,7 @@ pub(crate) async fn measure(
     seen: &mut (dyn FnMut(Amount) + Send),
 ) -> Result<(Amount, i64), Status> {
     let strip = bytes.then(|| prefix.as_bytes().len());
-    let (key, range_end) = prefix.all();
+    let (key, range_end) = prefix.keys();
     let subject = Subject { what: "everything", key, range_end, strip };
     for _ in 1..COUNTS {
         match subject.count(upstream, seen).await {

@@ -112,7 +112,7 @@ impl Limits {
         let count_keys = async {
             match self.storage() {
                 Some(storage) => storage.stored().map(|stored| stored.keys),
-                None => count(upstream, (prefix.key(b"\0"), prefix.successor())).await.ok(),
+                None => count(upstream, prefix.keys()).await.ok(),
             }
         };
         let count_leases = async {

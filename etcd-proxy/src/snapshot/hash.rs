@@ -48,7 +48,7 @@ pub async fn hash(tenant: &Tenant, revision: i64) -> Result<KvHash, Status> {
 }
 
 async fn hash_once(tenant: &Tenant, revision: i64) -> Result<KvHash, Status> {
-    let (key, range_end) = tenant.config().prefix.all();
+    let (key, range_end) = tenant.config().prefix.keys();
     let request = RangeRequest { key, range_end, revision, count_only: true, ..Default::default() };
     let answer = tenant.upstream().kv().range(request).await?.into_inner();
     let header = answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?;

@@ -90,8 +90,8 @@ pub fn is_compacted(status: &Status) -> bool {
 /// When the upstream cannot be reached.
 pub async fn moment(tenant: &Tenant) -> Result<Moment, Status> {
     let prefix = &tenant.config().prefix;
-    let request =
-        RangeRequest { key: prefix.key(b""), range_end: prefix.successor(), count_only: true, ..Default::default() };
+    let (key, range_end) = prefix.keys();
+    let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
     let answer = in_time(tenant.upstream().kv().range(request)).await?.into_inner();
     let header = answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?;
     let keys = u64::try_from(answer.count).unwrap_or_default();
@@ -189,7 +189,7 @@ fn internal(error: CipherError) -> Status {
 impl Keys {
     /// All keys of a moment.
     pub fn all(tenant: &Tenant, moment: &Moment) -> Self {
-        let start = tenant.config().prefix.key(b"");
+        let (start, _) = tenant.config().prefix.keys();
         Self {
             tenant: tenant.clone(),
             revision: moment.revision,

@@ -57,10 +57,12 @@ impl<'a> Target<'a> {
         let mut success = Vec::new();
         if overwrite {
             revoke_leases(tenant, &mut kv).await?;
-            let all = DeleteRangeRequest { key: prefix.key(b""), range_end: prefix.successor(), ..Default::default() };
+            let (key, range_end) = prefix.all();
+            let all = DeleteRangeRequest { key, range_end, ..Default::default() };
             success.push(Request::RequestDeleteRange(all));
         } else {
-            compare.push(nothing_in(prefix.key(b""), prefix.successor()));
+            let (key, range_end) = prefix.all();
+            compare.push(nothing_in(key, range_end));
         }
         let (marks, marks_end) = tenant.keys().lease_marks();
         compare.push(nothing_in(marks, marks_end));
@@ -154,7 +156,8 @@ async fn occupied(tenant: &Tenant, kv: &mut Kv) -> Result<RestoreError, Status> 
         let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
         Ok::<_, Status>(kv.range(request).await?.into_inner().count)
     };
-    let keys = count(prefix.key(b""), prefix.successor()).await?;
+    let (key, range_end) = prefix.all();
+    let keys = count(key, range_end).await?;
     let (marks, marks_end) = tenant.keys().lease_marks();
     let leases = count(marks, marks_end).await?;
     let prefix = prefix.clone();
