@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _};
 use prost::Message;
-use proto::etcdserverpb::{PutRequest, RangeRequest};
+use proto::etcdserverpb::{PutRequest, RangeRequest, RangeResponse};
 use tonic::{Status, body::Body};
 
 use super::{
@@ -24,6 +24,7 @@ use crate::{
     unknown,
 };
 
+const RANGE: &str = "/etcdserverpb.KV/Range";
 /// Levels of messages below a request that is carried out here: `ProclaimRequest` has a `LeaderKey`.
 const MAX_DEPTH: usize = 1;
 /// What there is of an answer that is not passed on piece by piece: it, and the frame that is made of it.
@@ -196,10 +197,13 @@ async fn growth(tenant: &Tenant, rewriter: &dyn Rewriter, message: &Bytes) -> Re
         before.insert(put.key.clone(), Amount::NOTHING);
         Amount::NOTHING
     });
+    // etcd does not tell how long a value is without the value.
+    let keys_only = tenant.limits().settings().quota_bytes.is_none();
     let look_up = |key: Bytes| async move {
-        let request = RangeRequest { key: tenant.config().prefix.key(&key), ..Default::default() };
-        let found = tenant.upstream().kv().range(request).await?.into_inner().kvs;
-        let size = found.first().map_or(Amount::NOTHING, |kv| Amount::key(key.len().saturating_add(kv.value.len())));
+        let request = RangeRequest { key: tenant.config().prefix.key(&key), keys_only, ..Default::default() };
+        let (found, _share): (RangeResponse, _) = ask(tenant, RANGE, UpstreamHeaders::default(), &request, 1).await?;
+        let size =
+            found.kvs.first().map_or(Amount::NOTHING, |kv| Amount::key(key.len().saturating_add(kv.value.len())));
         Ok::<_, Status>((key, size))
     };
     let keys: Vec<Bytes> = before.into_keys().collect();

@@ -5,6 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest, kv_client::KvClient, request_op::Request};
 use tempfile::TempDir;
 
 use crate::{
@@ -135,4 +136,34 @@ async fn probes_do_not_count_as_the_tenants() {
     let usage = usage(&metrics).await;
     assert_eq!(usage["hits.maxRequestsPerSecond"], serde_json::json!(refused));
     assert_eq!(usage["keys"], serde_json::json!(1));
+}
+
+/// What etcd has sent since it started, in bytes.
+async fn sent(etcd: &Etcd) -> f64 {
+    let text = get(&format!("{}/metrics", etcd.url)).await.unwrap().body;
+    let line = text.lines().find_map(|line| line.strip_prefix("etcd_network_client_grpc_sent_bytes_total "));
+    line.unwrap().parse().unwrap()
+}
+
+/// At a quota of keys a write is judged by the keys that are there, not by their values.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_not_read_for_a_quota_of_keys() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--quota-keys=1"]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    let put =
+        |key: &'static str, value: Vec<u8>| PutRequest { key: key.into(), value: value.into(), ..Default::default() };
+    kv.put(put("there", vec![b'v'; 1 << 20])).await.unwrap();
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let used = "etcd_proxy_limit_used{limit=\"quota_keys\"} 1\n";
+    eventually("it is counted", async || get(&metrics).await?.body.contains(used).then_some(())).await;
+    let before = sent(&etcd).await;
+    for _ in 0..10 {
+        let ops =
+            ["there", "new"].map(|key| RequestOp { request: Some(Request::RequestPut(put(key, vec![b'w'; 10]))) });
+        let refused = kv.txn(TxnRequest { success: ops.into(), ..Default::default() }).await.unwrap_err();
+        assert_eq!(refused.message(), "etcdserver: mvcc: database space exceeded");
+    }
+    let sent = sent(&etcd).await - before;
+    assert!(sent < 1e6, "{sent} bytes");
 }
