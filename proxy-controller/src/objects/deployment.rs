@@ -85,6 +85,7 @@ pub fn arguments(
         ("log-format", "json".to_owned()),
     ]);
     flags.extend(settings.limit_flags(settings.replicas));
+    flags.extend(settings.memory_flag());
     let flags = flags.into_iter().map(|(flag, value)| format!("--{flag}={value}"));
     std::iter::once("serve".to_owned()).chain(flags).collect()
 }

@@ -9,6 +9,13 @@ use crate::{
     policy::{self, quantity::Amount},
 };
 
+/// The proxy's own default of `--max-buffered-bytes`, which a pod with more memory has, too.
+const MOST_BUFFERED: i64 = 128 << 20;
+/// As much as a tenant needs to be served at all.
+const LEAST_BUFFERED: i64 = 16 << 20;
+/// What a process takes besides 1¼ times `--max-buffered-bytes`, in bytes (docs/etcd-proxy.md, "What is bounded").
+const BESIDES: i64 = 208_000_000;
+
 /// Quantities by resource name.
 pub type Quantities = BTreeMap<String, Quantity>;
 
@@ -47,6 +54,14 @@ impl Settings {
     /// The storage quota in bytes.
     pub fn quota(&self) -> Option<i64> {
         self.limits.storage.as_ref().and_then(Amount::parse).map(Amount::units)
+    }
+
+    /// The proxy's flag for the bytes of long answers that a process may keep so that all of it fits into its memory limit. With
+    /// too little for that the tenant is served all the same, and one that asks for much at once can end its proxy.
+    pub fn memory_flag(&self) -> Option<(&'static str, String)> {
+        let memory = Amount::parse(self.resources.limits.get("memory")?)?.units();
+        let buffered = memory.saturating_sub(BESIDES).saturating_mul(4).div_euclid(5);
+        Some(("max-buffered-bytes", buffered.clamp(LEAST_BUFFERED, MOST_BUFFERED).to_string()))
     }
 
     /// The proxy's flags for the limits, one process of `processes` getting its share of rates and of what it counts by itself.

@@ -4,7 +4,7 @@ use etcd_proxy::{
     cli::{Invocation, command, parse},
     config::Config,
 };
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::api::resource::Quantity};
 use serde_json::json;
 
 use super::*;
@@ -127,6 +127,20 @@ fn a_tenant_moves_only_what_it_may() {
             "/spec/template/spec/topologySpreadConstraints",
         ]
     );
+}
+
+/// All that a process may take fits into its pod's memory; see "What is bounded" in docs/etcd-proxy.md.
+#[test]
+fn what_a_proxy_keeps_of_answers_fits_its_memory_limit() {
+    let upstream = with_tls();
+    for (limits, flag) in
+        [(json!({}), "48348364"), (json!({"memory": "400M"}), "134217728"), (json!({"memory": "64Mi"}), "16777216")]
+    {
+        let mut upstream = upstream.clone();
+        upstream.spec.max_resources = [("memory".to_owned(), Quantity("1Gi".to_owned()))].into();
+        let settings = Settings::new(&proxy(json!({"resources": {"limits": limits}})), &upstream, "etcd-proxy:test");
+        assert_eq!(settings.memory_flag(), Some(("max-buffered-bytes", flag.to_owned())), "{limits}");
+    }
 }
 
 fn difference(path: &str, a: &Value, b: &Value, found: &mut Vec<String>) {

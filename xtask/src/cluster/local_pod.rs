@@ -128,6 +128,7 @@ pub const ETCD_PROXY: Program = Program {
         ("max-concurrent-requests", Flag::Value),
         ("max-watches", Flag::Value),
         ("max-leases", Flag::Value),
+        ("max-buffered-bytes", Flag::Value),
         ("compaction-policy", Flag::Value),
         ("allow-plaintext", Flag::Switch),
         ("log-format", Flag::Value),
