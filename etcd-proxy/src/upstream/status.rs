@@ -7,10 +7,12 @@ use std::error::Error;
 
 use tonic::{Code, Status};
 
-/// Text of the status while no endpoint answers. The addresses stay in the log: they are not the tenant's business.
-const UNAVAILABLE: &str = "etcd-proxy: the upstream etcd is unavailable";
-/// Text of the status of a request or stream that was under way when its connection broke.
-const LOST: &str = "etcd-proxy: the connection to the upstream etcd was lost";
+/// Text of the status while no endpoint answers. It is the one by which etcd's Go client knows that a request was surely not
+/// sent, so that it sends a write again, too, for some seconds (`client/v3/retry.go`, `isSafeRetryMutableRPC`). The addresses
+/// stay in the log: they are not the tenant's business.
+const UNAVAILABLE: &str = "there is no connection available";
+/// Text of the status of a request or stream that was under way when its connection broke, with grpc-go's words at the end.
+const LOST: &str = "etcd-proxy: the connection to the upstream etcd was lost: error reading from server: EOF";
 
 /// No endpoint could be reached; the request was not sent.
 pub(super) fn unavailable() -> Status {
