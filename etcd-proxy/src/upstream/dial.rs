@@ -185,10 +185,13 @@ impl Dialer {
 
     /// Notes that an endpoint answered a request: its back-off is forgotten.
     pub(super) fn succeeded(&self, index: usize) {
-        if let Some(health) = self.health.get(index) {
-            let mut health = health.lock();
-            health.backoff.succeeded();
-            health.failure = None;
+        let (Some(endpoint), Some(health)) = (self.config.endpoints.get(index), self.health.get(index)) else {
+            return;
+        };
+        let mut health = health.lock();
+        health.backoff.succeeded();
+        if health.failure.take().is_some() {
+            tracing::info!(%endpoint, "upstream answers again");
         }
     }
 
@@ -205,9 +208,13 @@ impl Dialer {
         self.config.metrics.failed(endpoint);
         let mut health = health.lock();
         let wait = health.backoff.failed(Instant::now());
-        health.failure = Some(crate::logging::reason(error));
-        drop(health);
-        tracing::warn!(%endpoint, error, "upstream unreachable, left alone for {wait:?}");
+        let known = health.failure.replace(crate::logging::reason(error));
+        // An outage is one line, not one for each time that it is looked whether it is over.
+        if known == health.failure {
+            tracing::debug!(%endpoint, error, ?wait, "upstream still unreachable, left alone again");
+        } else {
+            tracing::warn!(%endpoint, error, ?wait, "upstream unreachable, left alone for a while");
+        }
     }
 
     async fn connect(
@@ -251,8 +258,8 @@ impl Dialer {
             greeted = greeted => greeted.map_err(|_| DialError::Closed)?.map_err(DialError::Greeting)?,
             ended = &mut connection => return Err(ended.map_or_else(DialError::Http, |()| DialError::Closed)),
         }
-        let dialer = self.clone();
-        let open = self.config.metrics.dialled(endpoint);
+        let (dialer, endpoint) = (self.clone(), endpoint.clone());
+        let open = self.config.metrics.dialled(&endpoint);
         let made = Instant::now();
         tokio::spawn(async move {
             let result = connection.await;
@@ -262,9 +269,9 @@ impl Dialer {
             match result {
                 Err(error) if made.elapsed() < Duration::from_secs(1) => dialer.failed(index, &error),
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn Error, "upstream connection lost")
+                    tracing::warn!(%endpoint, ?traffic, error = &error as &dyn Error, "upstream connection lost");
                 }
-                Ok(()) => tracing::debug!("upstream connection closed"),
+                Ok(()) => tracing::debug!(%endpoint, ?traffic, "upstream connection closed"),
             }
         });
         Ok(sender)
