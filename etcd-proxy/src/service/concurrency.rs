@@ -130,7 +130,8 @@ impl Place {
             Ok(Err(status)) => status.message().to_owned(),
             Err(_) => format!("no answer within {GIVING_UP:?}"),
         };
-        tracing::warn!(key = %self.key.escape_ascii(), %failed, "the key of a lock or an election that nobody waits for any more could not be deleted; it stays until its lease ends");
+        // Keys are not for the log.
+        tracing::warn!(revision = self.revision, %failed, "the key of a lock or an election that nobody waits for any more could not be deleted; it stays until its lease ends");
     }
 }
 
