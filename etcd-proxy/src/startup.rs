@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use tokio::time::{sleep, timeout};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::{
     config::Tenancy,
@@ -82,7 +82,7 @@ pub async fn check(tenancy: &Tenancy, upstream: &Upstream) -> Verdict {
             Verdict::Refuse(StartupError::Overlaps { prefix: prefix.clone(), other, owner })
         }
         Ok(Standing::Unknown) => Verdict::Refuse(StartupError::Unknown { prefix: prefix.clone() }),
-        Err(ClaimError::Upstream(status)) if may_pass(status.code()) => {
+        Err(ClaimError::Upstream(status)) if may_pass(&status) => {
             tracing::warn!(error = &status as &dyn Error, "the upstream cannot be asked for the claims");
             Verdict::Later
         }
@@ -106,16 +106,33 @@ pub async fn check_until_answered(tenancy: &Tenancy, upstream: &Upstream) -> Res
     }
 }
 
+/// What a member that is a learner answers (`api/v3rpc/rpctypes/error.go`). It may be promoted.
+const LEARNER: &str = "etcdserver: rpc not supported for learner";
+
 /// Whether an error may go away by itself.
-fn may_pass(code: Code) -> bool {
-    matches!(
-        code,
-        Code::Unavailable
-            | Code::DeadlineExceeded
-            | Code::Cancelled
-            | Code::Aborted
-            | Code::ResourceExhausted
-            | Code::Unknown
-            | Code::Internal
-    )
+fn may_pass(status: &Status) -> bool {
+    status.message() == LEARNER
+        || matches!(
+            status.code(),
+            Code::Unavailable
+                | Code::DeadlineExceeded
+                | Code::Cancelled
+                | Code::Aborted
+                | Code::ResourceExhausted
+                | Code::Unknown
+                | Code::Internal
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_waited_for() {
+        assert!(may_pass(&Status::unavailable("etcdserver: no leader")));
+        assert!(may_pass(&Status::failed_precondition("etcdserver: rpc not supported for learner")));
+        assert!(!may_pass(&Status::failed_precondition("etcdserver: user name is empty")));
+        assert!(!may_pass(&Status::permission_denied("etcdserver: permission denied")));
+    }
 }
