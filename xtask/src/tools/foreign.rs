@@ -68,6 +68,8 @@ pub(super) const ETCD_INTEGRATION: ForeignTests = ForeignTests {
         "integration/embed",
         "integration/snapshot",
         "integration/v2store",
+        // A test of the tests, without an etcd.
+        "integration/testing_test.go",
     ],
     edits: &[
         Edit {

@@ -199,8 +199,12 @@ fn find(outcome: &Outcome, exclusions: &Exclusions, passes_directly: bool) -> Fi
                 Judgement::Stale(part) => Finding::Failed(format!("{part} does not fail; take it off the list")),
             }
         }
-        _ if excluded => Finding::Failed("it is excluded, and does not fail; take it off the list".to_owned()),
+        // It passes, and shows nothing of a proxy that nobody calls, such as that of a learner.
+        Verdict::Passed if excluded && outcome.account.faults.is_empty() && outcome.account.calls.contains(&0) => {
+            Finding::Excluded
+        }
         _ if !outcome.is_well() => Finding::Failed(outcome.complaint()),
+        _ if excluded => Finding::Failed("it is excluded, and does not fail; take it off the list".to_owned()),
         Verdict::Skipped => Finding::Skipped,
         _ if outcome.account.calls.is_empty() => {
             Finding::Failed("it passed without ever asking for a proxy, so that it shows nothing".to_owned())

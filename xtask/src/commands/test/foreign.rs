@@ -217,7 +217,10 @@ fn run_one(ground: &Ground<'_>, packages: &[TestPackage], test: Test, stop: &Ato
     std::fs::remove_dir_all(&scratch).with_context(|| format!("removing {}", scratch.display()))?;
     let text = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
     let verdict = match status {
-        Some(status) if status.success() => verdict(&text, &test.name)?,
+        Some(status) if status.success() => match verdict(&text, &test.name)? {
+            Verdict::Passed if account.calls.is_empty() && only_skips(&text, &test.name) => Verdict::Skipped,
+            verdict => verdict,
+        },
         _ => Verdict::Failed,
     };
     let failed = match verdict {
@@ -236,6 +239,12 @@ fn verdict(text: &str, name: &str) -> Result<Verdict> {
         // A name that is no longer there would pass for ever.
         _ => bail!("{name} did not run, by what the program that holds it says"),
     }
+}
+
+/// Whether the test has parts and skipped them all.
+fn only_skips(text: &str, name: &str) -> bool {
+    let part = |line: &str, word| line.trim_start().starts_with(&format!("--- {word}: {name}/"));
+    text.lines().any(|line| part(line, "SKIP")) && !text.lines().any(|line| part(line, "PASS"))
 }
 
 /// What failed, all the way down; the test itself where it did not come so far as to tell.
@@ -312,6 +321,12 @@ mod tests {
     fn verdicts_come_from_the_tests_own_line() {
         let text = "=== RUN   TestA\n    --- SKIP: TestA/inner (0.00s)\n--- PASS: TestA (0.10s)\nPASS\n";
         assert_eq!(verdict(text, "TestA").unwrap(), Verdict::Passed);
+        assert!(only_skips(text, "TestA"));
+        assert!(!only_skips(
+            "    --- SKIP: TestA/b (0.00s)\n    --- PASS: TestA/c (0.00s)\n--- PASS: TestA (1s)\n",
+            "TestA"
+        ));
+        assert!(!only_skips("--- PASS: TestA (0.10s)\nPASS\n", "TestA"));
         assert_eq!(verdict("--- SKIP: TestB (0.00s)\nPASS\n", "TestB").unwrap(), Verdict::Skipped);
         let text = "--- FAIL: TestA (1s)\n    --- FAIL: TestA/b (1s)\n        --- FAIL: TestA/b/c (1s)\n";
         assert_eq!(failed_parts(text, "TestA"), ["TestA/b/c"]);
