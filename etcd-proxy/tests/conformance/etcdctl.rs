@@ -1,11 +1,13 @@
 //! The real etcdctl through the proxy.
 
 use std::{
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
     process::{Command, Stdio},
 };
 
-use crate::support::{Etcd, Proxy, binary};
+use tokio::{sync::mpsc, task::spawn_blocking, time::timeout};
+
+use crate::support::{Etcd, PATIENCE, Proxy, binary};
 
 /// Runs etcdctl. Returns what it prints, to standard error if it fails.
 pub(crate) async fn etcdctl(endpoint: &str, args: &[&str], input: &'static str) -> Result<String, String> {
@@ -15,7 +17,7 @@ pub(crate) async fn etcdctl(endpoint: &str, args: &[&str], input: &'static str) 
     let mut child = command.spawn().unwrap();
     // Dropped, and so closed, once written.
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap();
+    let output = spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
@@ -72,6 +74,189 @@ async fn a_session_reads_the_same() {
         assert_eq!(printed[1], printed[0], "etcdctl {args:?}");
     }
     assert_eq!(shared.client().await.get("/b/k").await.unwrap().value, "v");
+}
+
+/// One of two etcds that are asked the same.
+struct Side {
+    endpoint: String,
+    /// What earlier answers of it said, by the name that stands for it in arguments.
+    said: Vec<(&'static str, String)>,
+}
+
+impl Side {
+    /// Runs etcdctl with what was said before in place of its names, and writes names in place of it into what is printed.
+    async fn run(&self, args: &[&str], input: &'static str) -> Result<String, String> {
+        let args = args
+            .iter()
+            .map(|arg| self.said.iter().fold((*arg).to_owned(), |arg, (name, value)| arg.replace(name, value)));
+        let args: Vec<String> = args.collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        // Ids and revisions differ.
+        let neutral = |text: String| {
+            let lines = text.lines().map(|line| line.split("{\"level\"").next().unwrap_or(line));
+            let lines = lines
+                .filter(|line| !["ID\" : ", "Revision\" : ", "RaftTerm\" : "].iter().any(|field| line.contains(field)));
+            let words = |line: &str| {
+                let word = |word: &str| {
+                    self.said
+                        .iter()
+                        .find(|(_, value)| value == word)
+                        .map_or(word.to_owned(), |(name, _)| (*name).to_owned())
+                };
+                line.split(' ').map(word).collect::<Vec<_>>().join(" ")
+            };
+            lines.filter(|line| !line.is_empty()).map(words).collect::<Vec<_>>().join("\n")
+        };
+        etcdctl(&self.endpoint, &args, input).await.map(neutral).map_err(neutral)
+    }
+
+    /// Notes the present revision.
+    async fn note_revision(&mut self, name: &'static str) {
+        let fields = etcdctl(&self.endpoint, &["get", "none", "--write-out=fields"], "").await.unwrap();
+        let revision = fields.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap();
+        self.said.push((name, revision.to_owned()));
+    }
+
+    /// What a watch prints, up to a line that ends in `last`.
+    async fn watch(&self, args: &[&str], input: &'static str, last: &'static str) -> String {
+        let args: Vec<String> = args
+            .iter()
+            .map(|arg| self.said.iter().fold((*arg).to_owned(), |arg, (name, value)| arg.replace(name, value)))
+            .collect();
+        let mut command = Command::new(binary("TEST_ETCDCTL"));
+        command.args(["--endpoints", &self.endpoint, "watch"]).args(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, mut lines) = mpsc::unbounded_channel();
+        let reader = spawn_blocking(move || output.lines().try_for_each(|line| sender.send(line.unwrap())));
+        let mut printed = String::new();
+        let reading = async {
+            while let Some(line) = lines.recv().await {
+                printed.push_str(&line);
+                printed.push('\n');
+                if line.ends_with(last) {
+                    return;
+                }
+            }
+        };
+        let read = timeout(PATIENCE, reading).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // All lines may have been taken.
+        let _ = reader.await.unwrap();
+        assert!(read.is_ok(), "{printed:?} does not end in {last:?}");
+        printed
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_form_of_reading_and_writing_reads_the_same() {
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    let mut neighbour = shared.client().await;
+    neighbour.put("/a", "before").await;
+    neighbour.put("/b/k", "after").await;
+    let mut sides =
+        [etcd.url(), format!("http://{}", proxy.address)].map(|endpoint| Side { endpoint, said: Vec::new() });
+    let failing = "mod(\"k1\") < \"1\"\ncreate(\"none\") = \"1\"\n\nput k1 no\n\nget k1\nput k9 else\ndel k3\n\n";
+    let versions = "version(\"k1\") > \"1\"\n\nget k1 k9\n\n\n";
+    let steps: &[(&str, &[&str], &str)] = &[
+        ("", &["put", "k1", "v1"], ""),
+        ("", &["put", "k2", "v2"], ""),
+        ("", &["put", "k3"], "from standard input"),
+        ("EARLY", &["put", "k1", "changed"], ""),
+        ("", &["put", "k1", "again", "--prev-kv"], ""),
+        ("", &["get", "k1", "k3"], ""),
+        ("", &["get", "k1", "--rev=EARLY"], ""),
+        ("", &["get", "", "--prefix", "--limit=2"], ""),
+        ("", &["get", "", "--prefix", "--sort-by=MODIFY", "--order=DESCEND"], ""),
+        ("", &["get", "", "--prefix", "--sort-by=VALUE", "--order=ASCEND", "--print-value-only"], ""),
+        ("", &["get", "k", "--prefix", "--consistency=s"], ""),
+        ("", &["get", "k2", "--from-key", "--print-value-only"], ""),
+        ("", &["get", "", "--prefix", "--min-mod-rev=EARLY"], ""),
+        ("", &["get", "", "--prefix", "--max-create-rev=EARLY", "--count-only", "--write-out=fields", "--limit=1"], ""),
+        ("", &["get", "k2", "--hex"], ""),
+        ("", &["txn"], failing),
+        ("", &["txn"], versions),
+        ("LEASE", &["lease", "grant", "500"], ""),
+        ("", &["put", "leased", "v", "--lease=LEASE"], ""),
+        ("", &["put", "leased", "changed", "--ignore-lease"], ""),
+        ("", &["put", "leased", "--ignore-value", "--lease=0"], ""),
+        ("", &["put", "leased", "v", "--lease=LEASE"], ""),
+        ("", &["lease", "list"], ""),
+        ("", &["lease", "keep-alive", "--once", "LEASE"], ""),
+        ("LATE", &["lease", "revoke", "LEASE"], ""),
+        ("", &["get", "leased"], ""),
+        ("", &["lease", "revoke", "LEASE"], ""),
+        ("", &["del", "k1", "k3", "--prev-kv"], ""),
+        ("", &["del", "k", "--prefix"], ""),
+        ("", &["del", "none"], ""),
+        ("", &["compaction", "LATE"], ""),
+        ("", &["get", "k1", "--rev=EARLY"], ""),
+        ("", &["get", "k2", "--rev=LATE"], ""),
+        ("", &["compaction", "LATE", "--physical"], ""),
+        ("", &["get", "--prefix", "--rev=99999999", ""], ""),
+    ];
+    for (name, args, input) in steps {
+        let mut printed = Vec::new();
+        for side in &mut sides {
+            let mut answer = side.run(args, input).await;
+            match *name {
+                "" => {}
+                "LEASE" => {
+                    let id = answer.as_ref().unwrap().split(' ').nth(1).unwrap().to_owned();
+                    answer = answer.map(|text| text.replace(&id, "LEASE"));
+                    side.said.push(("LEASE", id));
+                }
+                name => side.note_revision(name).await,
+            }
+            printed.push(answer);
+        }
+        assert_eq!(printed[1], printed[0], "etcdctl {args:?}");
+    }
+    let watches: [(&[&str], &str, &str); 3] = [
+        (&["w", "--prefix", "--rev=LATE", "--prev-kv"], "", "second"),
+        (&["w1", "w9", "--rev=LATE"], "", "second"),
+        (&["-i"], "watch w --prefix --rev=LATE\n", "second"),
+    ];
+    for side in &sides {
+        for args in [["put", "w1", "first"], ["put", "w2", "other"], ["put", "w1", "second"]] {
+            side.run(&args, "").await.unwrap();
+        }
+    }
+    for (args, input, last) in watches {
+        let printed = [sides[0].watch(args, input, last).await, sides[1].watch(args, input, last).await];
+        assert_eq!(printed[1], printed[0], "etcdctl watch {args:?}");
+    }
+    for side in &mut sides {
+        side.note_revision("NOW").await;
+        let now: i64 = side.said.last().unwrap().1.parse().unwrap();
+        let told = side.watch(&["-i"], "watch nothing\nprogress\n", "").await;
+        assert!(told.starts_with("progress notify: "), "{told}");
+        let revision: i64 = told.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(revision >= now, "{told}");
+    }
+    assert_eq!(neighbour.get("/b/k").await.unwrap().value, "after");
+}
+
+/// A minute of etcd's own load, all of it within the tenant's keys and taken away afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_perf_keeps_to_the_tenant() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let endpoint = format!("http://{}", proxy.address);
+    let mut direct = etcd.client().await;
+    direct.put("/b/k", "v").await;
+    let args = ["--command-timeout=150s", "check", "perf", "--load=s"];
+    let printed = match etcdctl(&endpoint, &args, "").await {
+        Ok(printed) | Err(printed) => printed,
+    };
+    // How fast this machine is, nobody can say.
+    assert!(printed.contains("Throughput") || printed.contains("throughput"), "{printed}");
+    let keys = direct.keys().await;
+    assert!(keys.iter().all(|key| key.starts_with(b"/b/") || key.starts_with(b"/etcd-proxy.meta/")), "{keys:?}");
 }
 
 /// What follows the member list stays with the proxy, and what concerns everybody is refused with a word on who may.
