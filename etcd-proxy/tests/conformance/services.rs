@@ -1,9 +1,14 @@
 //! Cluster, Maintenance and Auth: what a tenant gets, and what it is refused.
 
 use prost::Message as _;
-use proto::etcdserverpb::{
-    AlarmRequest, AuthStatusRequest, AuthUserListRequest, MemberListRequest, RangeRequest, StatusRequest,
-    alarm_request::AlarmAction,
+use proto::{
+    etcdserverpb::{
+        AlarmRequest, AuthStatusRequest, AuthUserListRequest, CompactionRequest, DeleteRangeRequest, HashKvRequest,
+        LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberListRequest, PutRequest, RangeRequest,
+        StatusRequest, TxnRequest, alarm_request::AlarmAction,
+    },
+    v3electionpb::{CampaignRequest, LeaderRequest, ProclaimRequest, ResignRequest},
+    v3lockpb::{LockRequest, UnlockRequest},
 };
 use tonic::Code;
 
@@ -65,6 +70,29 @@ async fn headers_are_filled_and_stable() {
         a.lease.lease_leases(proto::etcdserverpb::LeaseLeasesRequest {}).await.unwrap().into_inner().header.unwrap(),
     );
     headers.push(a.maintenance.alarm(AlarmRequest::default()).await.unwrap().into_inner().header.unwrap());
+    macro_rules! ask {
+        ($client:ident.$method:ident($request:expr)) => {{
+            let answer = a.$client.$method($request).await.unwrap().into_inner();
+            headers.push(answer.header.clone().unwrap());
+            answer
+        }};
+    }
+    let key = || bytes::Bytes::from_static(b"k");
+    let put = ask!(kv.put(PutRequest { key: key(), ..Default::default() }));
+    ask!(kv.txn(TxnRequest::default()));
+    ask!(kv.delete_range(DeleteRangeRequest { key: key(), ..Default::default() }));
+    ask!(kv.compact(CompactionRequest { revision: put.header.unwrap().revision, physical: false }));
+    let lease = ask!(lease.lease_grant(LeaseGrantRequest { ttl: 600, id: 0 })).id;
+    ask!(lease.lease_time_to_live(LeaseTimeToLiveRequest { id: lease, keys: true }));
+    ask!(lease.lease_revoke(LeaseRevokeRequest { id: lease }));
+    ask!(maintenance.status(StatusRequest {}));
+    ask!(maintenance.hash_kv(HashKvRequest { revision: 0 }));
+    let held = ask!(lock.lock(LockRequest { name: key(), lease: 0 })).key;
+    ask!(lock.unlock(UnlockRequest { key: held }));
+    let leader = ask!(election.campaign(CampaignRequest { name: key(), ..Default::default() })).leader;
+    ask!(election.leader(LeaderRequest { name: key() }));
+    ask!(election.proclaim(ProclaimRequest { leader: leader.clone(), ..Default::default() }));
+    ask!(election.resign(ResignRequest { leader }));
     for header in headers {
         assert_eq!(
             (header.cluster_id, header.member_id, header.raft_term),

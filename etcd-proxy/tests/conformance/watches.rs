@@ -273,6 +273,14 @@ async fn a_compacted_previous_pair_is_missing_and_no_error() {
     let events = watching.events(1).await;
     assert_eq!((events[0].kv.as_ref().unwrap().mod_revision, &events[0].prev_kv), (third, &None));
     assert!(second < third);
+    // So it is with a deletion, by the tenant's own compaction, too.
+    assert_eq!(a.delete_all().await, 1);
+    let deleted = third + 1;
+    a.compact(deleted).await.unwrap();
+    let mut watching = a.watch([watch_all(deleted)]).await;
+    let events = watching.events(1).await;
+    assert_eq!(events[0].r#type(), EventType::Delete);
+    assert_eq!((events[0].kv.as_ref().unwrap().mod_revision, &events[0].prev_kv), (deleted, &None));
 }
 
 /// Cancelled by the client, gone with it, or gone with its connection: the upstream's watcher goes too.

@@ -72,6 +72,11 @@ async fn a_lost_upstream_is_unavailable_at_once_cheap_to_wait_for_and_found_agai
 
     etcd.run().await;
     eventually("puts work again", async || kv.put(put("k")).await.ok()).await;
+    // And rests again.
+    let (before, start) = (proxy.program.cpu(), Instant::now());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let used = proxy.program.cpu() - before;
+    assert!(used <= Duration::from_millis(50), "{used:?} of processor time in {:?} after the return", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
