@@ -281,6 +281,27 @@ async fn a_read_is_refused_once_it_is_not_permitted() {
     }
 }
 
+/// As on etcd: it has no id, and the watch with id 0 is none of its business.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_is_not_permitted_leaves_the_others_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let etcd = secured(Kind::Simple, dir.path()).await;
+    admin(&etcd, &["role", "revoke-permission", "a", "/a/", "--prefix"]);
+    admin(&etcd, &["role", "grant-permission", "a", "readwrite", "/a/x/", "--prefix"]);
+    let proxy = proxy(&etcd).await;
+    let mut client = proxy.client().await;
+    let create = |key: &'static str| WatchCreateRequest { key: key.into(), ..Default::default() };
+    let mut watching = client.watch([create("x/k")]).await;
+    let created = watching.next().await.unwrap();
+    assert!(created.created && !created.canceled && created.watch_id == 0, "{created:?}");
+    watching.send(RequestUnion::CreateRequest(create("y")));
+    let denied = watching.next().await.unwrap();
+    assert!(denied.created && denied.canceled && denied.watch_id == -1, "{denied:?}");
+    assert!(denied.cancel_reason.ends_with("etcdserver: permission denied"), "{denied:?}");
+    client.put("x/k", "v").await;
+    assert_eq!(watching.events(1).await[0].kv.as_ref().unwrap().key, "x/k");
+}
+
 /// The file is read for each login, so that the password can be changed under the proxy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_may_change() {

@@ -15,7 +15,7 @@ use tokio::{
 use tonic::Code;
 
 use crate::{
-    support::{Etcd, PATIENCE},
+    support::{Etcd, PATIENCE, Proxy, eventually, watch_all},
     wire::{GOAWAY, HEADERS, PREFACE, RST_STREAM, frame, read_frame},
 };
 
@@ -26,14 +26,16 @@ fn upstream(etcd: &Etcd) -> (Upstream, Registry) {
     let metrics = UpstreamMetrics::default();
     let mut registry = Registry::default();
     metrics.register(&mut registry);
+    (Upstream::new(UpstreamConfig { metrics, ..pinging(etcd) }), registry)
+}
+
+fn pinging(etcd: &Etcd) -> UpstreamConfig {
     let endpoint = Endpoint::parse(&etcd.url(), false).unwrap();
-    let config = UpstreamConfig {
+    UpstreamConfig {
         keepalive_time: Some(PINGS),
         keepalive_timeout: PINGS * 5,
-        metrics,
         ..UpstreamConfig::new(vec![endpoint], None)
-    };
-    (Upstream::new(config), registry)
+    }
 }
 
 fn get() -> RangeRequest {
@@ -69,6 +71,31 @@ async fn a_connection_that_died_idle_is_found_out() {
     etcd.signal("CONT");
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
     assert!(asked.elapsed() < PINGS * 20, "{:?}", asked.elapsed());
+}
+
+/// A watch on such a connection ends, so that its client can resume it, and misses nothing then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_an_upstream_that_falls_silent_ends() {
+    let etcd = Etcd::start_with(&["--grpc-keepalive-min-time=10ms"]).await;
+    let proxy = Proxy::start_on(pinging(&etcd), "/a/", |_| {}).await;
+    let mut a = proxy.client().await;
+    let before = a.put("k", "before").await;
+    let mut watching = a.watch([watch_all(0)]).await;
+    assert!(watching.next().await.unwrap().created);
+    etcd.signal("STOP");
+    let ended = tokio::time::timeout(PATIENCE, watching.next()).await.expect("an end in time");
+    assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
+    etcd.signal("CONT");
+    etcd.client().await.put("/a/k", "after").await;
+    // It is left alone for a while.
+    eventually("an answer", || {
+        let mut a = a.clone();
+        async move { a.range(get()).await.is_ok() }
+    })
+    .await;
+    let mut watching = a.watch([watch_all(before + 1)]).await;
+    assert!(watching.next().await.unwrap().created);
+    assert_eq!(watching.events(1).await[0].kv.as_ref().unwrap().value, "after");
 }
 
 /// A stand-in for an endpoint that meets the first request of its only connection with `reply`, which is told the stream, and
