@@ -69,5 +69,5 @@ async fn without_an_upstream_it_says_so_in_time() {
     let address = crate::child::free_address();
     let flags = ["claim", "--prefix=/a/", "--owner=x", "--endpoints", &address, "--command-timeout=2s"];
     let message = fails(etcd_proxy(&flags));
-    assert!(message.contains("unavailable") || message.contains("--command-timeout"), "{message}");
+    assert!(message.contains("there is no connection available") || message.contains("--command-timeout"), "{message}");
 }
