@@ -1,4 +1,4 @@
-//! Acknowledged writes survive and reads stay linearizable, through a proxy before three members, while members and proxy
+//! Acknowledged writes survive, and what is read never contradicts them, through a proxy before three members, while members and proxy
 //! are killed and paused.
 //!
 //! `TEST_ETCD` names the etcd's binary.
