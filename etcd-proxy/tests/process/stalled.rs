@@ -371,6 +371,18 @@ async fn a_snapshot_that_nobody_reads_is_given_up() {
         remaining = piece.unwrap().remaining_bytes;
     }
     assert_eq!(remaining, 0);
+    // The second may not have stalled for long enough when the first one's place came free.
+    let metrics = format!("{}/metrics", proxy.metrics);
+    eventually("both are given up", async || {
+        let metrics = get(&metrics).await?.body;
+        let given_up = metrics.lines().find(|line| {
+            line.starts_with("grpc_server_handled_total")
+                && line.contains("\"Snapshot\"")
+                && line.contains("ResourceExhausted")
+        });
+        given_up?.ends_with(" 2").then_some(())
+    })
+    .await;
     for (_sender, response) in stalled {
         let ended = timeout(SOON, response.into_body().collect()).await.expect("an end").unwrap();
         let status = Status::from_header_map(ended.trailers().unwrap()).unwrap();

@@ -277,8 +277,10 @@ impl AuthenticatedEtcd {
         command
             .args(["--prefix", prefix, "--endpoints", &self.etcd.url])
             .args(["--listen-client-urls", &format!("http://{}", free_address()), "--listen-metrics-urls", &metrics])
+            .arg("--log-level=debug")
             .args(client_flags(&self.ca, Some(&self.tenant)));
-        let log = self.dir.path().join(format!("proxy{}", prefix.replace('/', "-")));
+        // A log of its own, whatever the prefix: its readers count what this process says.
+        let log = self.dir.path().join(format!("proxy-{}", metrics.rsplit(':').next().unwrap()));
         (Program::spawn(command, log), metrics)
     }
 }
