@@ -273,14 +273,14 @@ impl TryFrom<ServeArgs> for Config {
             max_buffered_bytes: args.limits.max_buffered_bytes,
             stalled_reader_timeout: Some(args.limits.stalled_reader_timeout).filter(|timeout| !timeout.is_zero()),
             max_range_streams: args.limits.max_range_streams,
-            limits: limits(&args.quotas)?,
+            limits: limits(&args.quotas, args.limits.max_streams)?,
             access_log: args.telemetry.access_log,
             traces: traces(args.telemetry),
         })
     }
 }
 
-fn limits(args: &QuotaArgs) -> Result<LimitSettings, ConfigError> {
+fn limits(args: &QuotaArgs, max_streams: usize) -> Result<LimitSettings, ConfigError> {
     let requests_per_second = match (NonZeroU32::new(args.max_requests_per_second), args.max_requests_burst) {
         (Some(per_second), burst) => {
             Some(RateSettings { per_second, burst: NonZeroU32::new(burst).unwrap_or(per_second) })
@@ -296,6 +296,7 @@ fn limits(args: &QuotaArgs) -> Result<LimitSettings, ConfigError> {
         quota_keys: NonZeroUsize::new(args.quota_keys),
         requests_per_second,
         concurrent_requests: NonZeroUsize::new(args.max_concurrent_requests),
+        streams: NonZeroUsize::new(max_streams),
         watches: NonZeroUsize::new(args.max_watches),
         leases: NonZeroUsize::new(args.max_leases),
     })

@@ -1,7 +1,7 @@
 //! What one tenant may use: storage, requests, watches, leases.
 //!
-//! Everything is off unless it is asked for, and costs nothing then but the counting of what is there. Requests, watches and
-//! requests under way are counted in this process alone. What is stored, leases among it, is one for all replicas of a proxy:
+//! Everything but the bound of streams is off unless it is asked for, and costs nothing then but the counting of what is there.
+//! Requests, streams, watches and requests under way are counted in this process alone. What is stored, leases among it, is one for all replicas of a proxy:
 //! each follows it on the upstream.
 
 mod account;
@@ -28,7 +28,7 @@ use self::{
 pub(crate) use self::{
     account::{Account, NotAdmitted, Place},
     follow::measure,
-    tally::Counted,
+    tally::{Counted, Present},
 };
 pub use self::{ledger::Amount, tally::Tally, usage::Usage};
 use crate::{error::EtcdError, meta::TenantKeys, prefix::Prefix, upstream::Upstream};
@@ -44,6 +44,8 @@ pub struct LimitSettings {
     pub requests_per_second: Option<RateSettings>,
     /// Unary requests at a time.
     pub concurrent_requests: Option<NonZeroUsize>,
+    /// Streams at a time, and as many unary requests where these are not limited.
+    pub streams: Option<NonZeroUsize>,
     /// Watches at a time.
     pub watches: Option<NonZeroUsize>,
     /// Leases at a time.
@@ -65,6 +67,7 @@ pub struct Limits {
     settings: LimitSettings,
     rate: Option<Rate>,
     in_flight: Tally,
+    streams: Arc<Tally>,
     watches: Arc<Tally>,
     storage: Option<(Account, Subject)>,
     leases: Option<(Account, Subject)>,
@@ -94,9 +97,10 @@ impl Limits {
             settings,
             rate: settings.requests_per_second.map(|rate| Rate::new(rate.per_second, rate.burst)),
             in_flight: Tally::new(
-                settings.concurrent_requests.map(NonZeroUsize::get),
+                settings.concurrent_requests.or(settings.streams).map(NonZeroUsize::get),
                 hits.concurrent_requests.clone(),
             ),
+            streams: Arc::new(Tally::new(settings.streams.map(NonZeroUsize::get), hits.streams.clone())),
             watches: Arc::new(Tally::new(settings.watches.map(NonZeroUsize::get), hits.watches.clone())),
             storage,
             leases,
@@ -134,6 +138,14 @@ impl Limits {
     /// etcd's for too many requests.
     pub(crate) fn unary(&self) -> Result<Counted<'_>, EtcdError> {
         self.in_flight.hold().ok_or(EtcdError::TooManyRequests)
+    }
+
+    /// Counts a stream, or a call that waits as long as one, until the answer is dropped.
+    ///
+    /// # Errors
+    /// etcd's for too many requests.
+    pub(crate) fn stream(&self) -> Result<Present, EtcdError> {
+        self.streams.keep().ok_or(EtcdError::TooManyRequests)
     }
 
     /// The tenant's watches in this process.

@@ -14,6 +14,8 @@ use prometheus_client::{
 };
 use tonic::Code;
 
+use crate::limits::Present;
+
 /// All metrics of one tenant's service. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -98,6 +100,8 @@ pub struct Call {
     metrics: MethodMetrics,
     started: Instant,
     ended: bool,
+    /// Its place among the streams at a time.
+    _place: Option<Present>,
 }
 
 /// grpc-go's names of the codes, by number.
@@ -238,13 +242,18 @@ impl MethodMetrics {
     /// Counts a call that begins.
     pub fn start(&self) -> Call {
         self.0.started.inc();
-        Call { metrics: self.clone(), started: Instant::now(), ended: false }
+        Call { metrics: self.clone(), started: Instant::now(), ended: false, _place: None }
     }
 }
 
 // === impl Call ===
 
 impl Call {
+    /// Keeps a place for as long as there is something of the call.
+    pub(crate) fn keep(&mut self, place: Present) {
+        self._place = Some(place);
+    }
+
     /// Counts the call's end. Later ends of the same call do not count.
     pub fn end(&mut self, code: Code) {
         if std::mem::replace(&mut self.ended, true) {

@@ -41,6 +41,7 @@ use crate::{
         malformed,
     },
     limits::Counted,
+    metrics::Call,
     tenant::Tenant,
     unknown::SchemaError,
 };
@@ -101,18 +102,20 @@ impl Router {
         Self { limited: false, ..self }
     }
 
-    /// Holds a call against the limits of the tenant's requests. The answer lives as long as the call is under way.
-    fn enter(&self, method: &Method) -> Result<Option<Counted<'_>>, EtcdError> {
+    /// Holds a call against the limits of the tenant's requests. The answer lives as long as a unary call is under way; a stream
+    /// keeps its place in `call`.
+    fn enter(&self, method: &Method, call: &mut Call) -> Result<Option<Counted<'_>>, EtcdError> {
         if !self.limited {
             return Ok(None);
         }
         let limits = self.tenant.limits();
         limits.request()?;
         match method.action {
-            Action::Unary(Unary::Own(own)) if own.waits() => Ok(None),
-            Action::Unary(_) => limits.unary().map(Some),
-            Action::Stream(_) | Action::OwnStream(_) | Action::Reflect(_) => Ok(None),
+            Action::Unary(Unary::Own(own)) if own.waits() => call.keep(limits.stream()?),
+            Action::Unary(_) => return limits.unary().map(Some),
+            Action::Stream(_) | Action::OwnStream(_) | Action::Reflect(_) => call.keep(limits.stream()?),
         }
+        Ok(None)
     }
 
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
@@ -129,7 +132,7 @@ impl Router {
             return self.methods.unknown(request.uri().path()).into_http();
         };
         let mut call = method.metrics.start();
-        let _under_way = match self.enter(method) {
+        let _under_way = match self.enter(method, &mut call) {
             Ok(under_way) => under_way,
             Err(refused) => {
                 call.end(refused.code());
@@ -153,7 +156,7 @@ impl Router {
         request: Request<Body>,
         encoding: Encoding,
         deadline: Deadline,
-        call: crate::metrics::Call,
+        call: Call,
     ) -> Result<Response<Body>, Status> {
         let frames = Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding);
         let budget = self.tenant.request_budget().clone();

@@ -162,6 +162,11 @@ pub struct LimitArgs {
     /// Maximum concurrent streams that each client can open at a time.
     #[arg(long, env = "ETCD_PROXY_MAX_CONCURRENT_STREAMS", default_value = "4096")]
     pub max_concurrent_streams: u32,
+    /// Maximum number of streams of all clients at a time, 0 for no limit: watch and keep-alive streams, RangeStreams, snapshots,
+    /// observers of elections and calls that wait for a lock or in an election. Further ones are refused. As many unary
+    /// requests may be under way besides, unless --max-concurrent-requests says otherwise.
+    #[arg(long, env = "ETCD_PROXY_MAX_STREAMS", default_value = "10000")]
+    pub max_streams: usize,
     /// Maximum number of RangeStreams at a time, up to 512. Each may hold a part of its range in memory while its client does
     /// not read on. Further ones wait 10s for a place and are then refused.
     #[arg(long, env = "ETCD_PROXY_MAX_RANGE_STREAMS", default_value = "32")]

@@ -114,17 +114,21 @@ fn metrics_may_be_plaintext_anywhere() {
 
 #[test]
 fn the_tenants_use_is_not_limited_unless_asked_for() {
-    assert_eq!(config("--prefix=/a/").unwrap().limits, LimitSettings::default());
+    let of = NonZeroUsize::new;
+    let unasked = LimitSettings { streams: of(10_000), ..Default::default() };
+    assert_eq!(config("--prefix=/a/").unwrap().limits, unasked);
+    assert_eq!(config("--prefix=/a/ --max-streams=0").unwrap().limits, LimitSettings::default());
     let limits = config(
         "--prefix=/a/ --quota-bytes=536870912 --quota-keys=200000 --max-requests-per-second=500 --max-requests-burst=1000 \
-         --max-concurrent-requests=200 --max-watches=10000 --max-leases=9000",
+         --max-concurrent-requests=200 --max-watches=10000 --max-streams=5000 --max-leases=9000",
     );
-    let (one, of) = (|number| NonZeroU32::new(number).unwrap(), NonZeroUsize::new);
+    let one = |number| NonZeroU32::new(number).unwrap();
     let expected = LimitSettings {
         quota_bytes: of(536_870_912),
         quota_keys: of(200_000),
         requests_per_second: Some(RateSettings { per_second: one(500), burst: one(1000) }),
         concurrent_requests: of(200),
+        streams: of(5000),
         watches: of(10_000),
         leases: of(9000),
     };

@@ -1,6 +1,9 @@
 //! How many of something there are, and the most that there may be.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use prometheus_client::metrics::counter::Counter;
 
@@ -15,6 +18,10 @@ pub struct Tally {
 /// One that is there until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Counted<'a>(&'a Tally);
+
+/// The same, for what outlives the call that it was counted for.
+#[derive(Debug)]
+pub(crate) struct Present(Arc<Tally>);
 
 // === impl Tally ===
 
@@ -47,15 +54,26 @@ impl Tally {
         self.add().then(|| Counted(self))
     }
 
+    /// Counts one more until the answer is dropped.
+    pub(crate) fn keep(self: &Arc<Self>) -> Option<Present> {
+        self.add().then(|| Present(self.clone()))
+    }
+
     /// So many of them are gone.
     pub(crate) fn gone(&self, count: usize) {
         self.present.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
-// === impl Counted ===
+// === impl Counted, Present ===
 
 impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.gone(1);
+    }
+}
+
+impl Drop for Present {
     fn drop(&mut self) {
         self.0.gone(1);
     }
@@ -78,7 +96,12 @@ mod tests {
         tally.gone(1);
         drop(second);
         assert_eq!(tally.present(), 0);
-        let unlimited = Tally::new(None, refused);
+        let unlimited = Tally::new(None, refused.clone());
         assert!((0..1000).all(|_| unlimited.add()));
+        let tally = Arc::new(Tally::new(Some(1), refused));
+        let kept = tally.keep();
+        assert!(kept.is_some() && tally.keep().is_none());
+        drop(kept);
+        assert_eq!(tally.present(), 0);
     }
 }

@@ -21,6 +21,7 @@ pub(super) struct Hits {
     pub(super) quota_keys: Counter,
     pub(super) requests_per_second: Counter,
     pub(super) concurrent_requests: Counter,
+    pub(super) streams: Counter,
     pub(super) watches: Counter,
     pub(super) leases: Counter,
 }
@@ -39,6 +40,8 @@ pub struct Usage {
     pub leases: Option<i64>,
     /// Watches in this process.
     pub watches: usize,
+    /// Open streams in this process, calls that wait for a lock or in an election among them.
+    pub streams: usize,
     /// Unary requests under way in this process.
     pub requests_in_flight: usize,
     /// Whether writes that grow the tenant are being refused.
@@ -59,6 +62,7 @@ pub struct LimitsInForce {
     pub max_requests_per_second: Option<u32>,
     pub max_requests_burst: Option<u32>,
     pub max_concurrent_requests: Option<usize>,
+    pub max_streams: Option<usize>,
     pub max_watches: Option<usize>,
     pub max_leases: Option<usize>,
 }
@@ -72,6 +76,7 @@ pub struct HitCounts {
     pub quota_keys: u64,
     pub max_requests_per_second: u64,
     pub max_concurrent_requests: u64,
+    pub max_streams: u64,
     pub max_watches: u64,
     pub max_leases: u64,
 }
@@ -92,6 +97,7 @@ enum LimitName {
     quota_keys,
     requests_per_second,
     concurrent_requests,
+    streams,
     watches,
     leases,
 }
@@ -128,6 +134,7 @@ impl Limits {
             bytes: self.storage().and_then(|storage| storage.stored()).map(|stored| stored.bytes),
             leases,
             watches: self.watches.present(),
+            streams: self.streams.present(),
             requests_in_flight: self.in_flight.present(),
             quota_exceeded: self.storage().is_some_and(|storage| storage.exhausted()),
             limits: LimitsInForce::from(&self.settings),
@@ -135,7 +142,7 @@ impl Limits {
         }
     }
 
-    fn shown(&self) -> [Shown; 6] {
+    fn shown(&self) -> [Shown; 7] {
         let stored = self.storage().and_then(|storage| storage.stored());
         let leases = self.leases().and_then(|leases| leases.stored());
         let LimitsInForce {
@@ -144,6 +151,7 @@ impl Limits {
             max_requests_per_second: _,
             max_requests_burst,
             max_concurrent_requests,
+            max_streams,
             max_watches,
             max_leases,
         } = LimitsInForce::from(&self.settings);
@@ -165,6 +173,7 @@ impl Limits {
                 Some(number(self.in_flight.present())),
                 hits.max_concurrent_requests,
             ),
+            shown(LimitName::streams, max_streams, Some(number(self.streams.present())), hits.max_streams),
             shown(LimitName::watches, max_watches, Some(number(self.watches.present())), hits.max_watches),
             shown(LimitName::leases, max_leases, leases.map(|leases| leases.keys), hits.max_leases),
         ]
@@ -187,6 +196,7 @@ impl From<&LimitSettings> for LimitsInForce {
             max_requests_per_second: settings.requests_per_second.map(|rate| rate.per_second.get()),
             max_requests_burst: settings.requests_per_second.map(|rate| rate.burst.get()),
             max_concurrent_requests: number(settings.concurrent_requests),
+            max_streams: number(settings.streams),
             max_watches: number(settings.watches),
             max_leases: number(settings.leases),
         }
@@ -200,6 +210,7 @@ impl From<&Hits> for HitCounts {
             quota_keys: hits.quota_keys.get(),
             max_requests_per_second: hits.requests_per_second.get(),
             max_concurrent_requests: hits.concurrent_requests.get(),
+            max_streams: hits.streams.get(),
             max_watches: hits.watches.get(),
             max_leases: hits.leases.get(),
         }

@@ -5,8 +5,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest, kv_client::KvClient, request_op::Request};
+use proto::etcdserverpb::{
+    LeaseKeepAliveRequest, PutRequest, RequestOp, TxnRequest, WatchRequest, kv_client::KvClient,
+    lease_client::LeaseClient, request_op::Request, watch_client::WatchClient,
+};
+use proto::v3lockpb::{LockRequest, lock_client::LockClient};
 use tempfile::TempDir;
+use tokio::task::{AbortHandle, JoinSet};
+use tonic::{Code, Status};
 
 use crate::{
     child::{Etcd, Program, Proxy, binary, etcdctl, eventually, fails, free_address},
@@ -136,6 +142,55 @@ async fn probes_do_not_count_as_the_tenants() {
     let usage = usage(&metrics).await;
     assert_eq!(usage["hits.maxRequestsPerSecond"], serde_json::json!(refused));
     assert_eq!(usage["keys"], serde_json::json!(1));
+}
+
+/// A stream that its client opens and then says nothing on.
+fn idle(proxy: &Proxy, number: usize, opened: &mut JoinSet<Status>) -> AbortHandle {
+    let channel = proxy.channel();
+    if number.is_multiple_of(2) {
+        let mut watch = WatchClient::new(channel);
+        opened.spawn(async move { watch.watch(tokio_stream::pending::<WatchRequest>()).await.map(drop).unwrap_err() })
+    } else {
+        let mut lease = LeaseClient::new(channel);
+        let nothing = tokio_stream::pending::<LeaseKeepAliveRequest>();
+        opened.spawn(async move { lease.lease_keep_alive(nothing).await.map(drop).unwrap_err() })
+    }
+}
+
+/// Streams are bounded in the process, whatever connections they are on, and leave unary requests alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_streams_are_bounded() {
+    const PLACES: usize = 20;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-streams=20"]).await;
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let open = async |count: usize| {
+        let line = format!("etcd_proxy_limit_used{{limit=\"streams\"}} {count}\n");
+        eventually("streams are open", async || get(&metrics).await?.body.contains(&line).then_some(())).await;
+    };
+    let (mut streams, mut handles) = (JoinSet::new(), Vec::new());
+    for number in 0..PLACES {
+        handles.push(idle(&proxy, number, &mut streams));
+    }
+    open(PLACES).await;
+    for number in 0..3 {
+        idle(&proxy, number, &mut streams);
+        let refused = streams.join_next().await.unwrap().unwrap();
+        assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "etcdserver: too many requests"));
+    }
+    let lock = LockRequest { name: "name".into(), lease: 0 };
+    let refused = LockClient::new(proxy.channel()).lock(lock).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "etcdserver: too many requests"));
+    assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
+    let usage = usage(&proxy.metrics).await;
+    assert_eq!((&usage["streams"], &usage["limits.maxStreams"]), (&PLACES.into(), &PLACES.into()));
+    assert!(usage["hits.maxStreams"].as_u64() >= Some(4), "{usage:?}");
+
+    // A place gets free with its stream.
+    handles.pop().unwrap().abort();
+    open(PLACES - 1).await;
+    idle(&proxy, 0, &mut streams);
+    open(PLACES).await;
 }
 
 /// What etcd has sent since it started, in bytes.
