@@ -132,6 +132,19 @@ impl Limits {
         }
     }
 
+    /// Takes a message on an open stream for a request of this second. If it is none, it has to wait for its
+    /// [turn](Limits::turn).
+    pub(crate) fn message(&self) -> bool {
+        self.rate.as_ref().is_none_or(Rate::take_in_turn)
+    }
+
+    /// Waits until it is a message's turn.
+    pub(crate) async fn turn(&self) {
+        if let Some(rate) = &self.rate {
+            rate.wait().await;
+        }
+    }
+
     /// Counts a unary request for as long as the answer lives.
     ///
     /// # Errors

@@ -10,8 +10,11 @@ mod range_stream;
 mod typed;
 mod watch;
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use proto::{etcdserverpb::PutRequest, mvccpb::KeyValue};
+use tokio::sync::Notify;
 use tonic::Status;
 
 pub use self::{
@@ -61,6 +64,8 @@ pub enum Interrupt {
     MeetsLease,
     /// The watermark has to be loaded first; then the same message can be tried again.
     NeedsWatermark,
+    /// So many requests before wait for their answers that this one has to wait for one of them, of which this tells.
+    Unanswered(Arc<Notify>),
     /// The client gets this answer.
     Refused(Status),
     /// The upstream's answer holds a key of somebody else. It must not get out.

@@ -264,6 +264,10 @@ impl Tenant {
             Interrupt::NeedsLeases => self.never_granted().await,
             Interrupt::MeetsLease => self.leases().await.map(|_| false),
             Interrupt::NeedsWatermark => self.watermark().await.map(|_| false),
+            Interrupt::Unanswered(answered) => {
+                answered.notified().await;
+                Ok(false)
+            }
             Interrupt::Refused(status) => Err(status),
             Interrupt::LoginEnded => Err(upstream::expired()),
             Interrupt::Foreign => {

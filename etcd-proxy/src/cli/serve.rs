@@ -203,8 +203,8 @@ pub struct QuotaArgs {
     /// Live keys that the tenant may have, 0 for no limit; as --quota-bytes.
     #[arg(long, env = "ETCD_PROXY_QUOTA_KEYS", default_value = "0")]
     pub quota_keys: usize,
-    /// Requests (RPCs, streams that are opened among them) per second in this process, 0 for no limit. Further ones are
-    /// refused.
+    /// Requests (RPCs, streams that are opened among them, and messages of clients on open streams) per second in this process,
+    /// 0 for no limit. Further RPCs are refused, further messages wait.
     #[arg(long, env = "ETCD_PROXY_MAX_REQUESTS_PER_SECOND", default_value = "0")]
     pub max_requests_per_second: u32,
     /// Requests that may come at once after a time of rest, with --max-requests-per-second; 0 for as many as in a second.

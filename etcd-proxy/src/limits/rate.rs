@@ -9,7 +9,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use tokio::time::Instant;
+use tokio::{
+    sync::Mutex,
+    time::{Duration, Instant, sleep, sleep_until},
+};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -20,6 +23,8 @@ pub(super) struct Rate {
     started: Instant,
     /// Nanoseconds after `started` at which the bucket is full again.
     full_at: AtomicU64,
+    /// Whose turn it is of those who wait for a token.
+    line: Mutex<()>,
 }
 
 /// The measures of a bucket.
@@ -35,7 +40,12 @@ struct Bucket {
 
 impl Rate {
     pub(super) fn new(per_second: NonZeroU32, burst: NonZeroU32) -> Self {
-        Self { bucket: Bucket::new(per_second, burst), started: Instant::now(), full_at: AtomicU64::new(0) }
+        Self {
+            bucket: Bucket::new(per_second, burst),
+            started: Instant::now(),
+            full_at: AtomicU64::new(0),
+            line: Mutex::new(()),
+        }
     }
 
     /// Takes a token, if there is one.
@@ -44,6 +54,26 @@ impl Rate {
         self.full_at
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| self.bucket.take(full_at, now))
             .is_ok()
+    }
+
+    /// Takes a token, if there is one and nobody is in line for it.
+    pub(super) fn take_in_turn(&self) -> bool {
+        self.line.try_lock().is_ok_and(|_turn| self.take())
+    }
+
+    /// Waits in line for a token. Those who wait and those who do not get as many when both want more than there are.
+    pub(super) async fn wait(&self) {
+        let _turn = self.line.lock().await;
+        if self.take() {
+            return;
+        }
+        // The next token is for who does not wait, or is left.
+        sleep(Duration::from_nanos(self.bucket.interval.saturating_mul(2))).await;
+        let now = self.now();
+        let next = |full_at: u64| Some(full_at.max(now).saturating_add(self.bucket.interval));
+        let (Ok(full_at) | Err(full_at)) = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let there = Duration::from_nanos(full_at.saturating_sub(self.bucket.rest));
+        sleep_until(self.started + there).await;
     }
 
     /// Tokens that are missing from the bucket.
@@ -115,6 +145,46 @@ mod tests {
         let (one, mut full_at) = (bucket(1, 1), 0);
         assert_eq!(pass(one, &mut full_at, 0, 10), 1);
         assert_eq!(pass(one, &mut full_at, SECOND, 10), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_gets_its_turn_beside_those_who_do_not() {
+        let rate = Rate::new(NonZeroU32::new(100).unwrap(), NonZeroU32::new(10).unwrap());
+        assert_eq!((0..20).filter(|_| rate.take_in_turn()).count(), 10);
+        // Alone, those who wait get all.
+        let start = Instant::now();
+        for _ in 0..100 {
+            rate.wait().await;
+        }
+        let took = start.elapsed();
+        assert!((Duration::from_millis(990)..Duration::from_millis(1100)).contains(&took), "{took:?}");
+        // With others who ask every millisecond, half of it.
+        let start = Instant::now();
+        let waiting = async {
+            for _ in 0..100 {
+                rate.wait().await;
+            }
+            start.elapsed()
+        };
+        let asking = async {
+            let mut passed = 0;
+            loop {
+                sleep(Duration::from_millis(1)).await;
+                passed += u32::from(rate.take());
+                if start.elapsed() > Duration::from_secs(2) {
+                    return passed;
+                }
+            }
+        };
+        let (took, passed) = tokio::join!(waiting, asking);
+        assert!((Duration::from_millis(1800)..Duration::from_millis(2400)).contains(&took), "{took:?}");
+        assert!((70..130).contains(&passed), "{passed}");
+        // Nobody overtakes who is in line.
+        while rate.take() {}
+        let mut first = Box::pin(rate.wait());
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        assert!(!rate.take_in_turn());
+        first.await;
     }
 
     #[test]

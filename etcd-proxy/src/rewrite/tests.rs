@@ -3,6 +3,7 @@ pub(crate) mod generated;
 
 use std::{num::NonZeroUsize, sync::Arc};
 
+use futures::FutureExt as _;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -434,6 +435,36 @@ fn a_watch_over_the_limit_is_denied_in_its_turn() {
     assert_eq!(limits.watches().present(), 1);
     drop(stream);
     assert_eq!(limits.watches().present(), 0);
+}
+
+/// Creations that are denied wait for the answers to those before, without which nothing would bound what is noted of them.
+#[test]
+fn denied_watches_wait_for_their_answers() {
+    let fixture = Fixture::new();
+    let settings = LimitSettings { watches: NonZeroUsize::new(1), ..Default::default() };
+    let limits = Limits::new(settings, &fixture.prefix, &fixture.meta);
+    let stream = WatchStream::new(schema().unwrap(), limits.watches().clone()).unwrap();
+    let view = fixture.view(20);
+    let ask = || {
+        watch(&view, &stream, RequestUnion::CreateRequest(WatchCreateRequest { key: "a".into(), ..Default::default() }))
+    };
+    let mut sent = 0;
+    let waits = loop {
+        match ask() {
+            Ok(_) => sent += 1,
+            Err(interrupt) => break interrupt,
+        }
+        assert!(sent < 1000, "nothing bounds them");
+    };
+    let Interrupt::Unanswered(answered) = waits else { panic!("{waits:?}") };
+    assert!(answered.notified().now_or_never().is_none());
+    // The first one is no denied one.
+    watch_answers(&view, &stream, &created(0)).unwrap();
+    assert!(answered.notified().now_or_never().is_none() && ask().is_err());
+    let refused = WatchResponse { canceled: true, ..created(-1) };
+    watch_answers(&view, &stream, &refused).unwrap();
+    assert!(answered.notified().now_or_never().is_some() && ask().is_ok() && ask().is_err());
+    assert_eq!(limits.watches().present(), 1);
 }
 
 /// What a quota goes by: the branch that adds more, without its deletions.

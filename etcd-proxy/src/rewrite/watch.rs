@@ -15,6 +15,7 @@ use proto::{
     etcdserverpb::{ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
     mvccpb::Event,
 };
+use tokio::sync::Notify;
 
 use super::{
     Interrupt, Rewriter, View,
@@ -31,8 +32,8 @@ use crate::{
 const NO_ID: i64 = -1;
 /// A start revision that no store reaches.
 const NEVER: i64 = i64::MAX;
-/// Creations that are to be acted and that the upstream has not answered yet.
-const MAX_ACTED: usize = 4096;
+/// Creations that are to be acted and that the upstream has not answered yet. Further ones wait for its answers.
+const MAX_ACTED: usize = 256;
 
 /// The [`Rewriter`] of one watch stream.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub struct WatchStream {
     schema: &'static Schema,
     request: MessageId,
     creates: Mutex<Creates>,
+    /// Tells that a creation which is acted was answered.
+    answered: Arc<Notify>,
     /// The tenant's watches on all of its streams.
     watches: Arc<Tally>,
     /// Whether the stream goes by a token, which may end before it does.
@@ -78,7 +81,7 @@ impl WatchStream {
     /// When the schema lacks the request.
     pub fn new(schema: &'static Schema, watches: Arc<Tally>) -> Result<Self, SchemaError> {
         let request = schema.message(Self::REQUEST)?;
-        Ok(Self { schema, request, creates: Mutex::default(), watches, by_token: false })
+        Ok(Self { schema, request, creates: Mutex::default(), answered: Arc::default(), watches, by_token: false })
     }
 
     /// The same for a stream that goes by a token, which may end before it does.
@@ -100,6 +103,9 @@ impl WatchStream {
             None
         };
         let mut creates = self.creates.lock();
+        if creates.acted.len() >= MAX_ACTED {
+            return Err(Interrupt::Unanswered(self.answered.clone()));
+        }
         creates.sent += 1;
         let acted = if self.watches.add() {
             creates.counted += 1;
@@ -108,9 +114,6 @@ impl WatchStream {
             Some(Acted::Refused)
         };
         if let Some(acted) = acted {
-            if creates.acted.len() >= MAX_ACTED {
-                return Err(EtcdError::TooManyRequests.into());
-            }
             match acted {
                 Acted::Below(_) => create.start_revision = NEVER,
                 // An empty range, which the upstream refuses in its turn.
@@ -128,6 +131,7 @@ impl WatchStream {
         creates.answered += 1;
         let answered = creates.answered;
         let (_, acted) = creates.acted.pop_front_if(|(number, _)| *number == answered)?;
+        self.answered.notify_one();
         Some(acted)
     }
 

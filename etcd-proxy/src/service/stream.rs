@@ -52,7 +52,9 @@ struct RequestStream {
     client: Incoming<Body>,
     rewriter: Arc<dyn Rewriter>,
     tenant: Tenant,
-    /// A message that waits for something to be loaded.
+    /// Whether its messages count against the tenant's rate of requests.
+    limited: bool,
+    /// A message that waits for something: its turn, or what has to be loaded.
     waiting: Option<(Bytes, Loading)>,
     /// What is wrong with the message after those that have been passed on.
     refused: Option<Status>,
@@ -166,7 +168,7 @@ pub(super) async fn own_watch(
 
 async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: Option<Call>) -> Result<Body, Status> {
     let deadline = client.deadline;
-    let opened = deadline.limit(pin!(open(tenant, kind, client))).await;
+    let opened = deadline.limit(pin!(open(tenant, kind, client, call.is_some()))).await;
     let checked = opened.and_then(|opened| {
         grpc::check_response(opened.upstream.status(), opened.upstream.headers())?;
         Ok(opened)
@@ -210,7 +212,7 @@ struct Opened {
     open: Option<Open>,
 }
 
-async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Opened, Status> {
+async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall, limited: bool) -> Result<Opened, Status> {
     let ClientCall { path, headers, deadline, incoming } = client;
     // Large ranges keep to a connection of their own, so that nobody waits for their readers.
     let mut channel = match kind {
@@ -237,12 +239,12 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall) -> Result<Open
             let by_token = tenant.upstream().user().is_some();
             let rewriter = unknown::schema().and_then(|schema| WatchStream::new(schema, watches));
             let rewriter = Arc::new(rewriter.map_err(internal)?.by_token(by_token));
-            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::AtOnce);
+            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::AtOnce, limited);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
         Stream::KeepAlive => {
             let rewriter = Arc::new(unknown::schema().and_then(KeepAliveStream::new).map_err(internal)?);
-            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::Answered);
+            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::Answered, limited);
             let open = Open::new(&tenant.metrics().keep_alive_streams);
             (rewriter, request, Some(failure), Some(open))
         }
@@ -287,10 +289,16 @@ async fn refused_range(
 
 impl RequestStream {
     /// The body for the upstream, and what tells why it broke off.
-    fn open(client: Incoming<Body>, rewriter: Arc<dyn Rewriter>, tenant: &Tenant, ending: Ending) -> (Body, Failure) {
+    fn open(
+        client: Incoming<Body>,
+        rewriter: Arc<dyn Rewriter>,
+        tenant: &Tenant,
+        ending: Ending,
+        limited: bool,
+    ) -> (Body, Failure) {
         let (failure, failed) = oneshot::channel();
         let (tenant, failure) = (tenant.clone(), Some(failure));
-        let stream = Self { client, rewriter, tenant, waiting: None, refused: None, failure, ending };
+        let stream = Self { client, rewriter, tenant, limited, waiting: None, refused: None, failure, ending };
         (Body::new(stream), Failure { failed, ending })
     }
 
@@ -299,6 +307,16 @@ impl RequestStream {
         let mut out = BytesMut::new();
         while out.len() < BATCH && self.waiting.is_none() && self.refused.is_none() {
             match self.client.message() {
+                Ok(Some(Arrived { message, share })) if self.limited && !self.tenant.limits().message() => {
+                    let tenant = self.tenant.clone();
+                    let turn = async move {
+                        // What there is of the message goes on taking memory.
+                        let _held = share;
+                        tenant.limits().turn().await;
+                        Ok(false)
+                    };
+                    self.waiting = Some((message, Box::pin(turn)));
+                }
                 Ok(Some(arrived)) => self.rewrite_one(arrived.message, false, &mut out),
                 Ok(None) => break,
                 Err(status) => self.refused = Some(status),

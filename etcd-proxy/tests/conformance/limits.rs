@@ -1,14 +1,19 @@
 //! What a tenant may use, and that nobody else notices.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::{
+    num::{NonZeroU32, NonZeroUsize},
+    time::{Duration, Instant},
+};
 
 use etcd_proxy::limits::{LimitSettings, RateSettings, Usage};
 use proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmType, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest,
-    PutRequest, RangeRequest, StatusRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest,
+    AlarmMember, AlarmRequest, AlarmType, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, StatusRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest,
     compare::{CompareResult, CompareTarget, TargetUnion},
     watch_request::RequestUnion,
 };
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Code;
 
 use crate::support::{Client, Etcd, Proxy, delete_op, eventually, put_op, refusal, txn_op, watch_all};
@@ -267,6 +272,37 @@ async fn old_upstreams_are_counted_too() {
     }
 }
 
+/// Messages on a stream are slowed down by the rate, and end nothing. Unary requests get their part beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_on_streams_wait_for_the_rate() {
+    const WATCHES: u32 = 100;
+    const KEPT: u32 = 10;
+    let etcd = Etcd::start().await;
+    let (per_second, burst) = (NonZeroU32::new(40).unwrap(), NonZeroU32::new(20).unwrap());
+    let rate = RateSettings { per_second, burst };
+    let proxy = limited(&etcd, "/a/", LimitSettings { requests_per_second: Some(rate), ..Default::default() }).await;
+    let mut a = proxy.client().await;
+    let lease = a.grant(0, 600).await.unwrap();
+    let (keep, requests) = mpsc::unbounded_channel();
+    keep.send(LeaseKeepAliveRequest { id: lease }).unwrap();
+    let mut kept = a.lease.lease_keep_alive(UnboundedReceiverStream::new(requests)).await.unwrap().into_inner();
+
+    let start = Instant::now();
+    let mut watching = a.watch((0..WATCHES).map(|_| watch_all(0))).await;
+    for _ in 0..KEPT {
+        keep.send(LeaseKeepAliveRequest { id: lease }).unwrap();
+    }
+    eventually("a put passes beside the creations", || async { put(&a, "k", 1).await == ok() }).await;
+    for _ in 0..=KEPT {
+        assert_eq!(kept.message().await.unwrap().unwrap().ttl, 600);
+    }
+    for _ in 0..WATCHES {
+        while !watching.next().await.unwrap().created {}
+    }
+    let least = Duration::from_secs(1) * (WATCHES + KEPT - burst.get()) / per_second.get();
+    assert!(start.elapsed() >= least, "{:?}", start.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_beyond_the_rate_are_refused() {
     let etcd = Etcd::start().await;
@@ -279,7 +315,7 @@ async fn requests_beyond_the_rate_are_refused() {
         let mut a = a.clone();
         async move { refusal(a.range(read()).await) }
     }));
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let answers = answers.await;
     let passed = answers.iter().filter(|answer| **answer == ok()).count();
     let most = 20 + 5 * (started.elapsed().as_secs() as usize + 1);
