@@ -95,11 +95,18 @@ impl Frames {
         self.chunk = chunk;
     }
 
-    /// How long the message is that begins with `chunk`, if that tells and does not hold all of it. Of a message that has begun
-    /// before nothing is said.
+    /// How long the message is whose header ends in `chunk`, if that does not hold all of it. Of one whose header came before
+    /// nothing is said.
     pub fn announced(&self, chunk: &Bytes) -> Option<usize> {
-        let (_, length) = header(chunk).filter(|_| self.partial.is_empty())?;
-        (chunk.len() < HEADER.saturating_add(length)).then_some(length)
+        let begun = self.partial.len();
+        if begun >= HEADER {
+            return None;
+        }
+        let mut start = [0; HEADER];
+        let bytes = self.partial.iter().chain(chunk);
+        let there = start.iter_mut().zip(bytes).map(|(to, from)| *to = *from).count();
+        let (_, length) = header(start.get(..there)?)?;
+        (begun + chunk.len() < HEADER.saturating_add(length)).then_some(length)
     }
 
     /// How long the message is that has arrived in part, if so much of it has arrived that it is known.
@@ -242,6 +249,27 @@ mod tests {
         assert_eq!(message, None);
         assert!(capacity <= 2 * EAGER_FOR_TRUSTED, "{capacity}");
         assert_eq!(announced(u32::MAX).unwrap_err().code(), tonic::Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn a_length_is_known_however_its_header_is_cut() {
+        let wire = frame(&[7; 1000]);
+        for cut in 0..HEADER {
+            let (first, rest) = wire.split_at(cut);
+            for more in [HEADER, HEADER + 1, HEADER + 999, HEADER + 1000] {
+                let mut frames = Frames::trusted();
+                let (first, rest) = (Bytes::copy_from_slice(first), Bytes::copy_from_slice(&rest[..more - cut]));
+                assert_eq!(frames.announced(&first), None);
+                frames.push(first);
+                assert_eq!(frames.message().unwrap(), None);
+                assert_eq!(frames.announced(&rest), (more < HEADER + 1000).then_some(1000), "{cut} {more}");
+                frames.push(rest);
+                frames.message().unwrap();
+                if more < HEADER + 1000 {
+                    assert_eq!(frames.announced(&Bytes::from_static(&[0; 9])), None);
+                }
+            }
+        }
     }
 
     #[test]
