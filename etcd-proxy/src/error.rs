@@ -30,6 +30,8 @@ pub enum EtcdError {
     LeaseNotFound,
     /// More at a time than there may be.
     TooManyRequests,
+    /// What was asked for may have been done.
+    Timeout,
     /// A write at the quota.
     NoSpace,
     /// A write larger than `--max-request-bytes`.
@@ -84,7 +86,7 @@ impl EtcdError {
             Self::Compacted | Self::FutureRevision => Code::OutOfRange,
             Self::TooManyRequests | Self::NoSpace => Code::ResourceExhausted,
             Self::AuthNotEnabled | Self::UserNotFound | Self::RoleNotFound => Code::FailedPrecondition,
-            Self::Stopped => Code::Unavailable,
+            Self::Timeout | Self::Stopped => Code::Unavailable,
         }
     }
 
@@ -103,6 +105,7 @@ impl EtcdError {
             Self::FutureRevision => "etcdserver: mvcc: required revision is a future revision",
             Self::LeaseNotFound => "etcdserver: requested lease not found",
             Self::TooManyRequests => "etcdserver: too many requests",
+            Self::Timeout => "etcdserver: request timed out",
             Self::NoSpace => "etcdserver: mvcc: database space exceeded",
             Self::RequestTooLarge => "etcdserver: request is too large",
             Self::AuthNotEnabled => "etcdserver: authentication is not enabled",

@@ -102,6 +102,11 @@ pub trait Rewriter: Send + Sync {
         false
     }
 
+    /// Whether requests can change something.
+    fn writes(&self) -> bool {
+        false
+    }
+
     /// The most that a client's message can add to what is stored, if a Put that it holds adds what `added` says. A message
     /// that has passed [`Rewriter::request`].
     fn adds(&self, _message: &Bytes, _added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {

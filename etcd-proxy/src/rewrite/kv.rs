@@ -105,6 +105,7 @@ impl Rpc for Put {
 
     const LONG: Option<Shape> = Some(Shape::Put);
 
+    const WRITES: bool = true;
     const PUTS: bool = true;
 
     fn adds(request: &PutRequest, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
@@ -137,6 +138,8 @@ impl Rpc for DeleteRange {
     }
 
     const LONG: Option<Shape> = Some(Shape::DeleteRange);
+
+    const WRITES: bool = true;
 }
 
 impl Rpc for Txn {
@@ -159,6 +162,7 @@ impl Rpc for Txn {
 
     const LONG: Option<Shape> = Some(Shape::Txn);
 
+    const WRITES: bool = true;
     const PUTS: bool = true;
 
     /// What the branch adds that adds more. Deletions in it do not count: they may find nothing.

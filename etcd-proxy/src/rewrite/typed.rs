@@ -53,6 +53,9 @@ pub trait Rpc: Send + Sync + 'static {
     /// What a response is, if it can be passed on piece by piece.
     const LONG: Option<Shape> = None;
 
+    /// Whether a request can change something.
+    const WRITES: bool = false;
+
     /// Whether a request can put keys.
     const PUTS: bool = false;
 
@@ -107,6 +110,10 @@ impl<R: Rpc> Rewriter for Typed<R> {
 
     fn takes_long_responses(&self) -> bool {
         R::LONG.is_some()
+    }
+
+    fn writes(&self) -> bool {
+        R::WRITES
     }
 
     fn adds(&self, message: &Bytes, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {

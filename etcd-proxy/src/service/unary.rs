@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    grpc::{self, Arrived, NoAnswer, Patient, Received, Share, UnaryBody, UpstreamHeaders, framing},
+    grpc::{self, Arrived, NoAnswer, NoShare, Patient, Received, Share, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
     rewrite::{Interrupt, LongAnswer, Rewriter, View},
@@ -169,7 +169,11 @@ async fn asked(
     if let Some(place) = place {
         settle(place, rewriter, &answer);
     }
-    Ok(answer?)
+    answer.map_err(|none| match none {
+        // To clients too many requests are some that were not carried out. This they look into, as at etcd's own time-outs.
+        NoAnswer::NoShare(NoShare::Crowded) if rewriter.writes() => EtcdError::Timeout.into(),
+        none => none.into(),
+    })
 }
 
 /// A place for what a request may add to the tenant's storage; none if it adds nothing.

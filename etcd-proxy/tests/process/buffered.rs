@@ -127,6 +127,37 @@ async fn answers_that_wait_starve_nobody() {
     .await;
 }
 
+/// A request whose answer finds no room is refused, and a write, which has been carried out, in the words of an unknown outcome.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_without_room_for_its_answer_is_not_called_refused() {
+    const WAITING: usize = 128;
+    let etcd = Etcd::start().await;
+    let flags = ["--max-buffered-bytes=600000", "--stalled-reader-timeout=10m"];
+    let proxy = Proxy::start("/a/", &etcd, &flags).await;
+    let mut kv = KvClient::new(proxy.channel());
+    kv.put(PutRequest { key: "big".into(), value: vec![b'x'; 400_000].into(), ..Default::default() }).await.unwrap();
+    let sender = narrow(&proxy).await;
+    let mut stalled = JoinSet::new();
+    for _ in 0..=WAITING {
+        let sender = sender.clone();
+        stalled.spawn(async move { unread(sender, "Range", &everything()).await });
+    }
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let waiting = format!("etcd_proxy_answers_waiting {WAITING}\n");
+    eventually("all but one wait", async || get(&metrics).await?.body.contains(&waiting).then_some(())).await;
+
+    let of = |status: Status| (status.code(), status.message().to_owned());
+    let read = timeout(PATIENT, kv.range(everything())).await.expect("an answer").unwrap_err();
+    assert_eq!(of(read), (Code::ResourceExhausted, "etcdserver: too many requests".into()));
+    let put = PutRequest { key: "written".into(), value: "v".into(), ..Default::default() };
+    let ops = [request_op::Request::RequestPut(put), request_op::Request::RequestRange(everything())];
+    let success = ops.map(|request| RequestOp { request: Some(request) }).into();
+    let txn =
+        timeout(PATIENT, kv.txn(TxnRequest { success, ..Default::default() })).await.expect("an answer").unwrap_err();
+    assert_eq!(of(txn), (Code::Unavailable, "etcdserver: request timed out".into()));
+    assert_eq!(etcd.ctl(&["get", "/a/written", "--print-value-only"]), "v\n");
+}
+
 /// What cannot fit is refused, and says what it would take and who bounds it. It takes no memory meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_beyond_the_whole_bound_is_refused() {
