@@ -217,7 +217,6 @@ impl TryFrom<ServeArgs> for Config {
         }
         let advertise = advertised(&args.listen, &clients, tls.is_some())?;
         for (flag, duration) in [
-            ("--compaction-min-age", args.view.compaction_min_age),
             ("--cert-reload-interval", args.security.cert_reload_interval),
             ("--handshake-timeout", args.limits.handshake_timeout),
         ] {

@@ -88,13 +88,21 @@ pub enum CompactionPolicy {
     /// Moves the tenant's watermark; the shared history stays.
     #[default]
     Virtual,
-    /// Moves the tenant's watermark, and compacts the shared history as far as it is older than this.
+    /// Moves the tenant's watermark, and compacts the shared history as far as it is older than this. Where this is 0, the
+    /// upstream is asked the same, and the watermark stays.
     Passthrough {
         /// How old a revision must be for sure.
         min_age: Duration,
     },
     /// Is refused.
     Deny,
+}
+
+impl CompactionPolicy {
+    /// Whether the upstream is asked what the tenant asks, whatever the age.
+    pub(crate) const fn hands_on(self) -> bool {
+        matches!(self, Self::Passthrough { min_age: Duration::ZERO })
+    }
 }
 
 /// A tenant that is being served. Cheap to clone.

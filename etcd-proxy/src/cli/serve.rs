@@ -51,7 +51,7 @@ pub struct ViewArgs {
     #[arg(long, env = "ETCD_PROXY_COMPACTION_POLICY", default_value = "virtual")]
     pub compaction_policy: CompactionArg,
     /// How old a revision must be for a compaction to reach it on the upstream, with --compaction-policy=passthrough. Ages are
-    /// counted from the start of the process.
+    /// counted from the start of the process. With 0s compactions are handed on as they are, and reach everybody's history.
     #[arg(long, env = "ETCD_PROXY_COMPACTION_MIN_AGE", value_parser = values::duration, default_value = "10m")]
     pub compaction_min_age: Duration,
 }

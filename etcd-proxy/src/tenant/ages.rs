@@ -70,6 +70,9 @@ impl Tenant {
 /// Takes notes for as long as it is polled, if the tenant's compactions go by age.
 pub(super) async fn take_notes(tenant: &Tenant) {
     let CompactionPolicy::Passthrough { min_age } = tenant.0.config.compaction else { return };
+    if min_age.is_zero() {
+        return;
+    }
     let mut ticks = interval((min_age / NOTES).clamp(SHORTEST, LONGEST));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

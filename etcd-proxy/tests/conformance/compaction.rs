@@ -67,7 +67,8 @@ async fn compacting_moves_the_tenants_watermark_alone() {
 /// The same calls on etcd itself, answer by answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn compact_answers_as_etcds() {
-    for policy in [CompactionPolicy::Virtual, CompactionPolicy::Passthrough { min_age: Duration::from_millis(1) }] {
+    let passed_on = |millis| CompactionPolicy::Passthrough { min_age: Duration::from_millis(millis) };
+    for policy in [CompactionPolicy::Virtual, passed_on(1), passed_on(0)] {
         compact_answers_as_etcds_by(policy).await;
     }
 }
@@ -474,4 +475,30 @@ async fn nobody_waits_for_a_compaction_that_is_passed_on() {
         assert_eq!(refusal(a.range(at("k", revision - 1)).await), compacted());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Where the upstream itself is compacted as far as the tenant asks, there is nothing to keep a book on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_that_is_handed_on_whole_takes_no_revision() {
+    let etcd = Etcd::start().await;
+    let policy = CompactionPolicy::Passthrough { min_age: Duration::ZERO };
+    let proxy = Proxy::start_with(&etcd, "/a/", |config| config.compaction = policy).await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    let revisions = history(&mut a).await;
+    let (middle, last) = (revisions[5], revisions[9]);
+    let answer = a.kv.compact(CompactionRequest { revision: middle, physical: true }).await.unwrap().into_inner();
+    assert_eq!(answer.header.unwrap().revision, last);
+    assert_eq!(a.put("k", "next").await, last + 1);
+    assert_eq!(refusal(a.range(at("k", middle - 1)).await), compacted());
+    assert_eq!(refusal(direct.range(at("/a/k", middle - 1)).await), compacted());
+    assert_eq!(a.range(at("k", middle)).await.unwrap().kvs[0].value, "5");
+
+    // A watermark of the tenant's own, from when it had another policy, counts as before.
+    let elsewhere = Proxy::start(&etcd, "/a/").await;
+    elsewhere.client().await.compact(last).await.unwrap();
+    assert_eq!(refusal(a.compact(last - 1).await), compacted());
+    assert_eq!(refusal(a.compact(last).await), compacted());
+    assert_eq!(direct.range(at("/a/k", last - 1)).await.unwrap().kvs[0].value, "8");
+    a.compact(last + 1).await.unwrap();
+    assert_eq!(refusal(direct.range(at("/a/k", last)).await), compacted());
 }
