@@ -10,6 +10,8 @@ use crate::unknown::{self, MessageId, Schema};
 
 /// Levels of messages: 128 Txns nest by way of as many operations, with what stands in the last.
 const MAX_DEPTH: usize = 2 * 128 + 4;
+/// Messages of fewer bytes cannot nest deeper than that: each level takes one, even of groups. Most answers are so short.
+const SHALLOW: u64 = MAX_DEPTH as u64;
 /// Compressed flag and length.
 const HEADER: usize = 5;
 
@@ -88,8 +90,9 @@ impl Depth {
     fn begin(&mut self, flag: u8, length: u64) {
         self.position = 0;
         // What is compressed is nothing that is accepted.
-        self.at = if flag == 0 { At::Tag } else { At::Bytes(length) };
-        self.open.extend((flag == 0).then_some((self.root, length)));
+        let walked = flag == 0 && length >= SHALLOW;
+        self.at = if walked { At::Tag } else { At::Bytes(length) };
+        self.open.extend(walked.then_some((self.root, length)));
     }
 
     /// Closes what ends here.
@@ -174,6 +177,11 @@ mod tests {
         [&[0], &u32::try_from(message.len()).unwrap().to_be_bytes()[..], message].concat()
     }
 
+    /// The message behind so many bytes that it is walked through: an unknown field of them.
+    fn walked(message: &[u8]) -> Vec<u8> {
+        [&[0x7a, 0xac, 0x02][..], &[0; 300], message].concat()
+    }
+
     fn nested(levels: usize) -> TxnResponse {
         let kv = KeyValue { key: "k".into(), lease: -1, ..Default::default() };
         let range = RangeResponse { kvs: vec![kv], ..Default::default() };
@@ -195,6 +203,9 @@ mod tests {
 
     #[test]
     fn as_deep_as_etcd_goes_and_no_deeper() {
+        // Short ones are not looked at, and those behind them are.
+        let after_short = [framed(&nested(1).encode_to_vec()), framed(&[]), framed(&vec![15 << 3 | 3; 300])].concat();
+        assert!([1, 3, 1 << 20].iter().all(|piece| !look(&after_short, *piece)));
         for levels in [1, 2, 100, 128] {
             let answer = framed(&nested(levels).encode_to_vec());
             assert!([1, 3, 1 << 20].iter().all(|piece| look(&answer, *piece)), "{levels}");
@@ -205,9 +216,11 @@ mod tests {
 
     #[test]
     fn fields_that_are_not_known_are_passed_over() {
-        let mut answer = nested(2).encode_to_vec();
+        let mut answer = walked(&nested(2).encode_to_vec());
         answer.extend([0x78, 1, 0x79, 1, 2, 3, 4, 5, 6, 7, 8, 0x7a, 2, 0x7b, 0x7b, 0x7d, 1, 2, 3, 4]);
         assert!([1, 2, 7, 1000].iter().all(|piece| look(&framed(&answer), *piece)));
+        answer.push(15 << 3 | 3);
+        assert!(!look(&framed(&answer), 1000));
         assert!(Depth::of("/no.such/Method").is_none());
     }
 
@@ -218,7 +231,7 @@ mod tests {
             flips in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..8), 0..4),
             piece in 1usize..64,
         ) {
-            let mut message = nested(levels).encode_to_vec();
+            let mut message = walked(&nested(levels).encode_to_vec());
             for (at, bit) in flips {
                 let at = at.index(message.len());
                 message[at] ^= 1 << bit;
