@@ -1,4 +1,4 @@
-//! Clients that read and write registers through the proxy, and note what they asked and were told.
+//! Clients that read and write registers through the proxies, and note what they asked and were told.
 
 use std::{
     collections::HashMap,
@@ -32,13 +32,16 @@ use crate::{
 const REGISTERS: u8 = 6;
 /// After this, a client gives a call up: later than a fault ends, so that it hears what a member says that was paused.
 const LIMIT: Duration = Duration::from_secs(6);
+/// After this, a hasty client does, so that it goes on reading while writes get no answer, and would see what a parted member holds.
+const HASTE: Duration = Duration::from_millis(500);
 /// Between two calls of one client, and after one that failed.
 const PAUSE: Duration = Duration::from_millis(15);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// What all clients share.
 pub(crate) struct Shared {
-    pub(crate) url: String,
+    /// The proxies.
+    pub(crate) urls: Vec<String>,
     pub(crate) seed: u64,
     /// The clock.
     pub(crate) start: Instant,
@@ -46,17 +49,18 @@ pub(crate) struct Shared {
     /// While set, nobody calls.
     pub(crate) hold: AtomicBool,
     pub(crate) values: AtomicU64,
-    /// Writes that succeeded.
-    pub(crate) writes: AtomicU64,
+    /// Writes of each client that succeeded.
+    pub(crate) writes: Vec<AtomicU64>,
 }
 
-/// Calls until it is to stop.
+/// Calls until it is to stop. One client of each proxy is hasty.
 pub(crate) async fn client(number: usize, shared: Arc<Shared>) -> Vec<Operation> {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&shared.seed.to_le_bytes());
     seed[8] = u8::try_from(number).unwrap();
     let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-    let mut kv = KvClient::new(cluster::channel(&shared.url));
+    let mut kv = KvClient::new(cluster::channel(&shared.urls[number % shared.urls.len()]));
+    let limit = if number < shared.urls.len() { HASTE } else { LIMIT };
     let mut found: HashMap<Register, Option<Kv>> = HashMap::new();
     let mut operations = Vec::new();
     while !shared.stop.load(Ordering::SeqCst) {
@@ -73,13 +77,13 @@ pub(crate) async fn client(number: usize, shared: Arc<Shared>) -> Vec<Operation>
             _ => Request::Swap { expected: found.get(&register).copied().flatten(), value },
         };
         let called = shared.start.elapsed();
-        let answer = timeout(LIMIT, ask(&mut kv, register, request)).await.ok().flatten();
+        let answer = timeout(limit, ask(&mut kv, register, request)).await.ok().flatten();
         let answered = answer.map(|answer| (shared.start.elapsed(), answer));
         if let Some((_, answer)) = &answered {
             found.insert(register, answer.after(&request));
-            shared.writes.fetch_add(u64::from(answer.wrote), Ordering::SeqCst);
+            shared.writes[number].fetch_add(u64::from(answer.wrote), Ordering::SeqCst);
         }
-        operations.push(Operation { register, request, called, answered });
+        operations.push(Operation { client: number, register, request, called, answered });
         sleep(if answered.is_some() { PAUSE } else { PAUSE_AFTER_FAILURE }).await;
     }
     operations

@@ -1,7 +1,7 @@
-//! An etcd of three members, and an etcd-proxy before it.
+//! An etcd of three members, and proxies of one tenant before it.
 
 use std::{
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     process::Command,
     time::{Duration, Instant},
 };
@@ -10,17 +10,26 @@ use proto::etcdserverpb::{StatusRequest, maintenance_client::MaintenanceClient};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::child::{Program, Proxy, binary};
+use crate::{
+    child::{Program, Proxy, binary},
+    network::{MEMBERS, Manner, Network, Party},
+};
 
 /// The longest that a healthy cluster may need for anything, on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The tenant's.
 const PREFIX: &str = "/members/";
 
-/// The members and the proxy.
+/// The members and the proxies: as many as members, and each names another member first, so that every member is used.
 pub(crate) struct Cluster {
     members: Vec<Member>,
-    pub(crate) url: String,
+    proxies: Vec<Place>,
+    network: Network,
+}
+
+/// Where a proxy runs.
+struct Place {
+    url: String,
     endpoints: String,
     proxy: Option<Proxy>,
 }
@@ -28,67 +37,131 @@ pub(crate) struct Cluster {
 /// One member.
 struct Member {
     dir: TempDir,
+    /// Its own address, which only the test uses.
     client: String,
     flags: Vec<String>,
     program: Option<Program>,
 }
 
-/// An address that is the member's own: nobody's outgoing connection takes its port while the member is down.
-fn address(number: usize) -> String {
-    let listener = TcpListener::bind(format!("127.0.0.{}:0", number + 2)).unwrap();
-    listener.local_addr().unwrap().to_string()
+/// A socket at an address that is the member's own: nobody's outgoing connection takes its port while the member is down.
+fn listen(number: usize) -> TcpListener {
+    TcpListener::bind(format!("127.0.0.{}:0", number + 2)).unwrap()
+}
+
+fn address(number: usize) -> SocketAddr {
+    listen(number).local_addr().unwrap()
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// Starts three members, and a proxy before them.
+    /// Starts three members, and proxies before them.
     pub(crate) async fn start() -> Self {
-        let peers: Vec<String> = (0..3).map(|number| format!("http://{}", address(number))).collect();
-        let all: Vec<String> = peers.iter().enumerate().map(|(number, peer)| format!("m{number}={peer}")).collect();
+        let mut network = Network::new();
+        // The URLs of what leads to a member, and of where it really listens.
+        let mut relays = |from: Option<Party>| -> Vec<(String, String)> {
+            let relay = |number| {
+                let (listener, target) = (listen(number), address(number));
+                let url = format!("http://{}", listener.local_addr().unwrap());
+                network.relay(listener, from, number, target);
+                (url, format!("http://{target}"))
+            };
+            (0..MEMBERS).map(relay).collect()
+        };
+        let (peers, clients) = (relays(None), relays(Some(Party::Proxies)));
+        let all: Vec<String> =
+            peers.iter().enumerate().map(|(number, (relay, _))| format!("m{number}={relay}")).collect();
         let mut members: Vec<Member> = Vec::new();
-        for (number, peer) in peers.iter().enumerate() {
-            let client = format!("http://{}", address(number));
+        for (number, ((relay, peer), (_, client))) in peers.iter().zip(&clients).enumerate() {
             let flags = [
                 format!("--name=m{number}"),
                 format!("--listen-client-urls={client}"),
                 format!("--advertise-client-urls={client}"),
                 format!("--listen-peer-urls={peer}"),
-                format!("--initial-advertise-peer-urls={peer}"),
+                format!("--initial-advertise-peer-urls={relay}"),
                 format!("--initial-cluster={}", all.join(",")),
                 "--unsafe-no-fsync".to_owned(),
             ];
-            members.push(Member { dir: TempDir::new().unwrap(), client, flags: flags.to_vec(), program: None });
+            members.push(Member {
+                dir: TempDir::new().unwrap(),
+                client: client.clone(),
+                flags: flags.to_vec(),
+                program: None,
+            });
         }
         members.iter_mut().for_each(Member::run);
-        let endpoints: Vec<&str> = members.iter().map(|member| member.client.as_str()).collect();
-        let (endpoints, url) = (endpoints.join(","), format!("http://{}", address(7)));
-        let mut cluster = Self { members, url, endpoints, proxy: None };
-        cluster.start_proxy();
+        let place = |number| {
+            let mut relays: Vec<&str> = clients.iter().map(|(relay, _)| relay.as_str()).collect();
+            relays.rotate_left(number);
+            Place { url: format!("http://{}", address(MEMBERS + number)), endpoints: relays.join(","), proxy: None }
+        };
+        let proxies = (0..MEMBERS).map(place).collect();
+        let mut cluster = Self { members, proxies, network };
+        for number in 0..MEMBERS {
+            cluster.network.know(number, cluster.id(number).await);
+        }
+        cluster.start_proxies();
         cluster
     }
 
-    /// Kills the proxy, if it is there, and starts it.
-    pub(crate) fn start_proxy(&mut self) {
-        self.proxy = None;
-        self.proxy = Some(Proxy::spawn_at(self.url.clone(), PREFIX, &self.endpoints, &["--dial-timeout=1s"]));
+    /// Where the proxies serve.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.proxies.iter().map(|place| place.url.clone()).collect()
+    }
+
+    /// Kills the proxies, if they are there, and starts them.
+    pub(crate) fn start_proxies(&mut self) {
+        for place in &mut self.proxies {
+            place.proxy = None;
+            place.proxy = Some(Proxy::spawn_at(place.url.clone(), PREFIX, &place.endpoints, &["--dial-timeout=1s"]));
+        }
     }
 
     pub(crate) fn kill(&mut self, member: usize) {
+        self.network.runs(member, false);
         self.members[member].program = None;
     }
 
     pub(crate) fn run(&mut self, member: usize) {
         self.members[member].run();
+        self.network.runs(member, true);
     }
 
     pub(crate) fn signal(&self, member: usize, name: &str) {
         self.members[member].program.as_ref().unwrap().signal(name);
     }
 
-    /// Processor time that the proxy has used.
-    pub(crate) fn proxy_cpu(&self) -> Duration {
-        self.proxy.as_ref().unwrap().program.cpu()
+    /// Parts a member from the other members.
+    pub(crate) fn isolate(&self, member: usize, manner: Manner) {
+        self.network.isolate(member, manner);
+    }
+
+    /// Parts a member from the proxies.
+    pub(crate) fn hide(&self, member: usize, manner: Manner) {
+        self.network.hide(member, manner);
+    }
+
+    /// Makes all links whole.
+    pub(crate) fn mend(&self) {
+        self.network.mend();
+    }
+
+    /// Processor time that each proxy has used.
+    pub(crate) fn proxy_cpu(&self) -> Vec<Duration> {
+        self.proxies.iter().map(|place| place.proxy.as_ref().unwrap().program.cpu()).collect()
+    }
+
+    /// The id by which a member is known.
+    async fn id(&self, member: usize) -> u64 {
+        let start = Instant::now();
+        loop {
+            let mut client = MaintenanceClient::new(channel(&self.members[member].client));
+            if let Ok(status) = client.status(StatusRequest {}).await {
+                return status.into_inner().header.unwrap().member_id;
+            }
+            assert!(start.elapsed() < PATIENCE, "member {member} does not serve");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// The member that leads, by its own account.

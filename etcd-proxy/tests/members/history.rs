@@ -44,6 +44,7 @@ pub(crate) struct Answer {
 /// One call of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
+    pub(crate) client: usize,
     pub(crate) register: Register,
     pub(crate) request: Request,
     pub(crate) called: Duration,

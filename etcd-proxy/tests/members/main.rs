@@ -1,5 +1,5 @@
-//! Acknowledged writes survive, and what is read never contradicts them, through a proxy before three members, while members and proxy
-//! are killed and paused.
+//! Acknowledged writes survive, and what is read never contradicts them, through proxies before three members, while members and
+//! proxies are killed, paused and parted.
 //!
 //! `TEST_ETCD` names the etcd's binary.
 
@@ -22,6 +22,7 @@ mod history;
 #[expect(dead_code, reason = "shared with the tests of the program")]
 mod http;
 mod linear;
+mod network;
 #[path = "../common/runs.rs"]
 mod runs;
 #[path = "../common/signal.rs"]
@@ -44,8 +45,8 @@ use self::{
     runs::Runs,
 };
 
-/// Clients that read and write at once.
-const CLIENTS: usize = 5;
+/// Clients that read and write at once, two of each proxy.
+const CLIENTS: usize = 6;
 /// The longest that judging a history may take.
 const JUDGING: Duration = Duration::from_secs(120);
 
@@ -60,13 +61,13 @@ fn writes_survive_and_reads_are_linearizable_under_faults() {
 async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
     let mut cluster = Cluster::start().await;
     let shared = Arc::new(Shared {
-        url: cluster.url.clone(),
+        urls: cluster.urls(),
         seed,
         start: Instant::now(),
         stop: AtomicBool::new(false),
         hold: AtomicBool::new(false),
         values: AtomicU64::new(1),
-        writes: AtomicU64::new(0),
+        writes: (0..CLIENTS).map(|_| AtomicU64::new(0)).collect(),
     });
     let clients: Vec<_> = (0..CLIENTS).map(|number| tokio::spawn(clients::client(number, shared.clone()))).collect();
     faults::recovered(&shared).await?;
@@ -81,7 +82,7 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
         operations.extend(client.await.unwrap());
     }
     let unknown = operations.iter().filter(|operation| operation.answered.is_none()).count();
-    eprint!("{}", faults::table(&past, &operations));
+    eprint!("{}", faults::table(&past, CLIENTS, &operations));
     eprintln!("{} operations, {unknown} without an answer", operations.len());
     linear::check(&operations, Instant::now() + JUDGING)
 }

@@ -12,12 +12,12 @@ fn at(milliseconds: u64) -> Duration {
 /// A call from one instant to another that was answered.
 fn told(from: u64, to: u64, request: Request, revision: Revision, before: Option<Kv>) -> Operation {
     let answer = Answer { revision, before, wrote: writes(&request, before) };
-    Operation { register: REGISTER, request, called: at(from), answered: Some((at(to), answer)) }
+    Operation { client: 0, register: REGISTER, request, called: at(from), answered: Some((at(to), answer)) }
 }
 
 /// A call that was never answered.
 fn untold(from: u64, request: Request) -> Operation {
-    Operation { register: REGISTER, request, called: at(from), answered: None }
+    Operation { client: 0, register: REGISTER, request, called: at(from), answered: None }
 }
 
 fn kv(value: u64, version: i64, created: Revision, modified: Revision) -> Option<Kv> {
