@@ -105,6 +105,14 @@ impl LeaseCipher {
         self.walk(upstream, Self::backward)
     }
 
+    /// Whether this is, but for a chance of 1 in 2^126, the same permutation.
+    ///
+    /// # Errors
+    /// When the cipher fails, which it has no reason to.
+    pub fn agrees_with(&self, other: &Self) -> Result<bool, CipherError> {
+        Ok(self.to_upstream(1)? == other.to_upstream(1)? && self.to_upstream(2)? == other.to_upstream(2)?)
+    }
+
     /// Permutes the low 63 bits of `id`, once more where a positive id would become 0.
     fn walk(&self, id: i64, permute: fn(&Self, u64, u8) -> Result<u64, CipherError>) -> Result<i64, CipherError> {
         if id == 0 {

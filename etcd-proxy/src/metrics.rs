@@ -42,6 +42,8 @@ pub struct Metrics {
     pub keep_alive_streams: Gauge,
     /// The lowest revision that the tenant may read; -1 while it never compacted.
     pub watermark: Gauge,
+    /// How often the upstream was found to have gone back to an earlier state.
+    pub went_back: Counter,
     /// Bytes of requests as they were rewritten for the upstream.
     pub rewritten_requests: Counter,
     /// Bytes of responses as they were rewritten for the tenant.
@@ -151,6 +153,7 @@ impl Metrics {
             readers_given_up: Counter::default(),
             keep_alive_streams: Gauge::default(),
             watermark: Gauge::default(),
+            went_back: Counter::default(),
             rewritten_requests: rewritten.get_or_create_owned(&DirectionLabels { direction: "request" }),
             rewritten_responses: rewritten.get_or_create_owned(&DirectionLabels { direction: "response" }),
         };
@@ -213,6 +216,11 @@ impl Metrics {
             "watermark_revision",
             "The lowest revision that the tenant may read, -1 while it never compacted",
             metrics.watermark.clone(),
+        );
+        proxy.register(
+            "upstream_went_back",
+            "How often the upstream was found to have gone back to an earlier state, as by a restored snapshot",
+            metrics.went_back.clone(),
         );
         metrics
     }

@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
 pub(crate) use self::leases::load_or_make as lease_cipher;
-use self::{ages::Ages, compactions::Compactions, versions::Versions, watermark::Watermark};
+use self::{ages::Ages, compactions::Compactions, leases::Mapping, versions::Versions, watermark::Watermark};
 use crate::{
     error::EtcdError,
     grpc::{Budget, Patience},
@@ -27,7 +27,7 @@ use crate::{
     metrics::Metrics,
     prefix::Prefix,
     rewrite::{Interrupt, View},
-    upstream::{self, Upstream},
+    upstream::{self, Position, Upstream},
 };
 
 /// etcd's default for `--max-txn-ops` (`server/embed/config.go`).
@@ -115,7 +115,7 @@ struct Inner {
     keys: TenantKeys,
     upstream: Upstream,
     metrics: Metrics,
-    leases: OnceCell<LeaseCipher>,
+    leases: Mapping,
     stand_in: OnceCell<LeaseCipher>,
     watermark: Watermark,
     ages: Ages,
@@ -159,7 +159,7 @@ impl Tenant {
     /// clients of a stopping etcd get.
     pub fn new(config: TenantConfig, upstream: Upstream, metrics: Metrics, stop: CancellationToken) -> Self {
         let keys = config.meta.tenant(&config.prefix);
-        let watermark = Watermark::new(metrics.watermark.clone());
+        let watermark = Watermark::new(&metrics);
         let range_streams = Arc::new(Semaphore::new(config.max_range_streams.min(MAX_RANGE_STREAMS)));
         let budget =
             Budget::new(config.max_buffered_bytes, metrics.buffered_bytes.clone(), metrics.answers_waiting.clone());
@@ -171,7 +171,7 @@ impl Tenant {
             keys,
             upstream,
             metrics,
-            leases: OnceCell::new(),
+            leases: Mapping::default(),
             stand_in: OnceCell::new(),
             watermark,
             ages: Ages::default(),
@@ -342,7 +342,7 @@ impl Tenant {
             return Ok(false);
         }
         if let Some(stored) = leases::load(&inner.upstream, &inner.keys).await? {
-            inner.leases.get_or_init(|| async { stored }).await;
+            inner.leases.get_or_init(stored).await;
             return Ok(false);
         }
         inner.stand_in.get_or_try_init(|| async { leases::stand_in() }).await?;
@@ -354,7 +354,12 @@ impl Tenant {
     /// # Errors
     /// When the upstream cannot be reached or the stored secret cannot be read.
     pub async fn leases(&self) -> Result<&LeaseCipher, Status> {
-        self.0.leases.get_or_try_init(|| leases::load_or_make(&self.0.upstream, &self.0.keys)).await
+        self.0.leases.load_or_make(&self.0.upstream, &self.0.keys).await
+    }
+
+    /// Looks whether the mapping of lease ids is still that of the stored secret, and forgets it if it is not.
+    async fn check_leases(&self) -> Result<(), Status> {
+        self.0.leases.check(&self.0.upstream, &self.0.keys).await
     }
 
     /// The lowest revision that the tenant may read, loaded at its first use; -1 when it never compacted.
@@ -373,9 +378,15 @@ impl Tenant {
         self.0.watermark.read(&self.0.upstream, &self.0.keys).await.map(drop)
     }
 
-    /// Notes a watermark that stands in the meta keys since `mod_revision`.
-    pub fn watermark_moved(&self, revision: i64, mod_revision: i64) {
-        self.0.watermark.moved(revision, mod_revision);
+    /// As of when the watermark is known, for [`Tenant::watermark_moved`].
+    pub fn watermark_known(&self) -> Option<Position> {
+        self.0.watermark.known()
+    }
+
+    /// Notes the watermark that was written at `now`, by who asked for it when it was [known](Self::watermark_known) as of
+    /// `before`.
+    pub fn watermark_moved(&self, before: Option<Position>, revision: i64, now: Position) {
+        self.0.watermark.answered(before, revision, now);
     }
 
     /// The key of the tenant's watermark.

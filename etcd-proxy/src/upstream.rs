@@ -15,6 +15,7 @@ mod body;
 mod credentials;
 mod dial;
 mod endpoint;
+mod following;
 mod greeting;
 mod login;
 mod metrics;
@@ -27,10 +28,12 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use proto::etcdserverpb::kv_client::KvClient;
 
+pub(crate) use self::following::Lost;
 pub use self::{
     body::UpstreamBody,
     credentials::{Credentials, Password, Secret, expired, is_refused_watch},
     endpoint::{Address, Endpoint, EndpointError},
+    following::Position,
     metrics::UpstreamMetrics,
     pool::UpstreamChannel,
 };

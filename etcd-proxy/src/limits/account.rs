@@ -80,6 +80,11 @@ impl Account {
         self.changed.notify_waiters();
     }
 
+    /// What was counted and written was of a store that is no more.
+    pub(super) fn forget(&self) {
+        self.ledger.lock().forget();
+    }
+
     pub(super) fn changed(&self, change: Amount, revision: i64) {
         self.ledger.lock().changed(change, revision);
         self.changed.notify_waiters();

@@ -8,18 +8,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
 use proto::{
-    etcdserverpb::{
-        RangeRequest, RangeResponse, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
-        watch_request::RequestUnion,
-    },
+    etcdserverpb::{RangeRequest, RangeResponse, WatchCreateRequest, kv_client::KvClient},
     mvccpb::{Event, KeyValue, event::EventType},
 };
-use tonic::{Code, Request, Status, metadata::MetadataValue};
+use tonic::{Code, Status};
 
 use super::{account::Account, ledger::Amount};
-use crate::{prefix::Prefix, upstream::Upstream};
+use crate::{
+    prefix::Prefix,
+    upstream::{self, Position, Upstream},
+};
 
 /// How long the follower waits before it looks again after the upstream was lost.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -42,28 +41,29 @@ pub(crate) struct Subject {
     pub(super) strip: Option<usize>,
 }
 
-/// Why the follower has to begin anew.
+/// Why there is no more to follow.
 enum Lost {
-    /// The stream ended; what was missed can still be had.
-    Sight(Status),
+    /// See [`upstream::Lost`].
+    Followed(upstream::Lost),
     /// Changes were missed.
     Count(&'static str),
 }
 
 /// Counts and follows for as long as it is polled, whatever happens to the upstream.
 pub(super) async fn follow(upstream: &Upstream, account: &Account, subject: &Subject) {
-    let mut count = true;
+    // As of when what is stored is known; `None` to count it.
+    let mut known = None;
     let mut told = false;
     loop {
-        match follow_once(upstream, account, subject, count).await {
-            Lost::Count(reason) => {
-                tracing::debug!(what = subject.what, reason, "counting again");
-                // Were it to happen over and over, it should not do so as fast as it can.
-                if std::mem::replace(&mut count, true) {
-                    tokio::time::sleep(PAUSE).await;
-                }
+        let counting = known.is_none();
+        let reason = match follow_once(upstream, account, subject, &mut known).await {
+            Lost::Count(reason) => reason,
+            Lost::Followed(upstream::Lost::Compacted) => "changes were compacted before they were seen",
+            Lost::Followed(upstream::Lost::WentBack) => {
+                account.forget();
+                "the upstream has gone back to an earlier state"
             }
-            Lost::Sight(status) => {
+            Lost::Followed(upstream::Lost::Sight(status)) => {
                 // It does not go away by itself.
                 if status.code() == Code::PermissionDenied && !std::mem::replace(&mut told, true) {
                     let message = status.message();
@@ -74,9 +74,15 @@ pub(super) async fn follow(upstream: &Upstream, account: &Account, subject: &Sub
                     );
                 }
                 tracing::debug!(what = subject.what, code = ?status.code(), message = status.message(), "lost sight of what the tenant has stored; looking again");
-                count = account.counted().is_none();
                 tokio::time::sleep(PAUSE).await;
+                continue;
             }
+        };
+        tracing::debug!(what = subject.what, reason, "counting again");
+        known = None;
+        // Were it to happen over and over, it should not do so as fast as it can.
+        if counting {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }
@@ -95,43 +101,52 @@ pub(crate) async fn measure(
     let strip = bytes.then(|| prefix.as_bytes().len());
     let (key, range_end) = prefix.keys();
     let subject = Subject { what: "everything", key, range_end, strip };
-    for _ in 1..COUNTS {
+    let mut attempt = 1;
+    loop {
         match subject.count(upstream, seen).await {
-            Err(status) if status.code() == Code::OutOfRange => {}
-            counted => return counted,
+            Err(status) if status.code() == Code::OutOfRange && attempt < COUNTS => attempt += 1,
+            counted => return counted.map(|(stored, now)| (stored, now.revision)),
         }
     }
-    subject.count(upstream, seen).await
 }
 
-async fn follow_once(upstream: &Upstream, account: &Account, subject: &Subject, count: bool) -> Lost {
-    if count {
-        match subject.count(upstream, &mut |_| {}).await {
-            Ok((stored, revision)) => account.recounted(stored, revision),
+async fn follow_once(upstream: &Upstream, account: &Account, subject: &Subject, known: &mut Option<Position>) -> Lost {
+    let known = match known {
+        Some(known) => known,
+        None => match subject.count(upstream, &mut |_| {}).await {
+            Ok((stored, now)) => {
+                account.recounted(stored, now.revision);
+                known.insert(now)
+            }
             Err(status) if status.code() == Code::OutOfRange => return Lost::Count("compacted while counting"),
-            Err(status) => return Lost::Sight(status),
-        }
-    }
-    let Some((_, revision)) = account.counted() else { return Lost::Count("not counted yet") };
-    match subject.watch(upstream, account, revision).await {
+            Err(status) => return Lost::Followed(status.into()),
+        },
+    };
+    match subject.watch(upstream, account, known).await {
         Ok(lost) => lost,
-        Err(status) => Lost::Sight(status),
+        Err(lost) => Lost::Followed(lost),
     }
 }
 
 // === impl Subject ===
 
 impl Subject {
-    /// Everything as it is at one revision; `seen` hears what has been counted so far.
-    async fn count(&self, upstream: &Upstream, seen: &mut (dyn FnMut(Amount) + Send)) -> Result<(Amount, i64), Status> {
+    /// Everything as it is at one position; `seen` hears what has been counted so far.
+    async fn count(
+        &self,
+        upstream: &Upstream,
+        seen: &mut (dyn FnMut(Amount) + Send),
+    ) -> Result<(Amount, Position), Status> {
         let counted = upstream.kv().range(RangeRequest { count_only: true, ..self.range(0) }).await?.into_inner();
-        let revision = counted.header.ok_or_else(no_header)?.revision;
-        let Some(strip) = self.strip else { return Ok((Amount { keys: counted.count, bytes: 0 }, revision)) };
-        let stored = match self.stream(upstream, revision, strip, seen).await {
-            Err(status) if status.code() == Code::Unimplemented => self.pages(upstream, revision, strip, seen).await?,
+        let now = Position::of(counted.header)?;
+        let Some(strip) = self.strip else { return Ok((Amount { keys: counted.count, bytes: 0 }, now)) };
+        let stored = match self.stream(upstream, now.revision, strip, seen).await {
+            Err(status) if status.code() == Code::Unimplemented => {
+                self.pages(upstream, now.revision, strip, seen).await?
+            }
             stored => stored?,
         };
-        Ok((stored, revision))
+        Ok((stored, now))
     }
 
     async fn stream(
@@ -173,29 +188,25 @@ impl Subject {
         }
     }
 
-    /// Follows from `revision` on, until that cannot be done any longer.
-    async fn watch(&self, upstream: &Upstream, account: &Account, revision: i64) -> Result<Lost, Status> {
-        let create = WatchRequest {
-            request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
-                key: self.key.clone(),
-                range_end: self.range_end.clone(),
-                start_revision: revision + 1,
-                prev_kv: self.strip.is_some(),
-                fragment: true,
-                ..Default::default()
-            })),
+    /// Follows from where what is stored is known, until that cannot be done any longer.
+    async fn watch(
+        &self,
+        upstream: &Upstream,
+        account: &Account,
+        known: &mut Position,
+    ) -> Result<Lost, upstream::Lost> {
+        let create = WatchCreateRequest {
+            key: self.key.clone(),
+            range_end: self.range_end.clone(),
+            prev_kv: self.strip.is_some(),
+            fragment: true,
+            ..Default::default()
         };
-        // The stream of requests stays open: its end would be a half-closed watch, which is fine with etcd but not with every
-        // proxy that may stand between.
-        let requests = futures::stream::iter([create]).chain(futures::stream::pending());
-        let mut request = Request::new(requests);
-        // A member that lost its leader ends the stream instead of keeping silent.
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let mut client = WatchClient::new(upstream.streams()).max_decoding_message_size(usize::MAX);
-        let mut responses = client.watch(request).await?.into_inner();
+        let mut following = upstream.follow(*known, create).await?;
         // Fragments of one answer count together: a resumed watch begins after whole revisions.
-        let (mut change, mut seen) = (Amount::NOTHING, revision);
-        while let Some(response) = responses.message().await? {
+        let (mut change, mut seen) = (Amount::NOTHING, known.revision);
+        loop {
+            let response = following.next().await?;
             for event in &response.events {
                 let Some(difference) = self.difference(event) else {
                     return Ok(Lost::Count("a change came without what was there before"));
@@ -203,22 +214,11 @@ impl Subject {
                 change += difference;
                 seen = seen.max(event.kv.as_ref().map_or(0, |kv| kv.mod_revision));
             }
-            if response.compact_revision > 0 {
-                return Ok(Lost::Count("changes were compacted before they were seen"));
-            }
-            if response.canceled {
-                // etcd refuses a watch by a cancel (`v3rpc/watch.go`).
-                let code = match response.cancel_reason.contains("permission denied") {
-                    true => Code::PermissionDenied,
-                    false => Code::Aborted,
-                };
-                return Err(Status::new(code, response.cancel_reason));
-            }
-            if !response.fragment && !response.events.is_empty() {
+            if !response.fragment {
                 account.changed(std::mem::take(&mut change), seen);
+                known.revision = seen;
             }
         }
-        Err(Status::unavailable("the watch has ended"))
     }
 
     /// By how much an event changes what is stored. `None` if it does not say.
@@ -258,10 +258,6 @@ fn size(kv: &KeyValue, strip: usize) -> Amount {
 fn next_limit(limit: i64, found: Amount) -> i64 {
     let average = (found.bytes / found.keys.max(1)).max(1);
     (PAGE / average).clamp(1, PAGE_KEYS).min(limit.saturating_mul(2))
-}
-
-fn no_header() -> Status {
-    Status::internal("etcd-proxy: the upstream's answer has no header")
 }
 
 #[cfg(test)]

@@ -225,6 +225,14 @@ impl Ledger {
         self.seen(revision);
     }
 
+    /// What was counted and written was of a store that is no more. What is under way keeps its place.
+    pub(super) fn forget(&mut self) {
+        self.counted = None;
+        for (_, amount) in std::mem::take(&mut self.unseen) {
+            self.reserved -= amount;
+        }
+    }
+
     /// What is stored has changed by so much up to a revision. Changes that are counted already do not count again.
     pub(super) fn changed(&mut self, change: Amount, revision: i64) {
         let Some((stored, seen)) = &mut self.counted else { return };
@@ -328,6 +336,19 @@ mod tests {
         assert_eq!(ledger.reserve(amount(1, 50), 101 + DOUBT), Verdict::Fits);
         ledger.settle(amount(1, 50), Outcome::Nothing);
         assert_eq!(ledger.reserved, Amount::NOTHING);
+    }
+
+    #[test]
+    fn nothing_of_a_store_that_went_back_takes_a_place() {
+        let mut ledger = ledger(None, Some(100), amount(1, 50));
+        assert_eq!(ledger.reserve(amount(1, 40), 0), Verdict::Fits);
+        ledger.settle(amount(1, 40), Outcome::Written(1000));
+        assert_eq!(ledger.reserve(amount(1, 5), 0), Verdict::Fits);
+        ledger.forget();
+        assert_eq!((ledger.counted(), ledger.reserved), (None, amount(1, 5)));
+        assert_eq!(ledger.reserve(amount(1, 1), 0), Verdict::Unknown);
+        ledger.recounted(amount(1, 20), 12);
+        assert_eq!(ledger.reserve(amount(1, 75), 0), Verdict::Fits);
     }
 
     #[test]

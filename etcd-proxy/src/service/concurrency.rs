@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::local::{Ended, Local};
-use crate::tenant::Tenant;
+use crate::{tenant::Tenant, upstream::Position};
 
 /// Time to live of a lease that is granted because the client brought none, in seconds (`concurrency/session.go`).
 const SESSION_TTL: i64 = 60;
@@ -195,8 +195,7 @@ pub(super) fn ranged(txn: &TxnResponse, index: usize) -> Result<&RangeResponse, 
 
 /// The revision in a header.
 pub(super) fn revision(header: Option<ResponseHeader>) -> Result<i64, Status> {
-    let header = header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?;
-    Ok(header.revision)
+    Ok(Position::of(header)?.revision)
 }
 
 fn created(key: &Bytes, revision: i64) -> Compare {

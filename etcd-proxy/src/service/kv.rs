@@ -3,8 +3,7 @@
 
 use bytes::BytesMut;
 use proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, RequestOp, ResponseHeader, TxnRequest,
-    TxnResponse,
+    CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
     compare::{CompareResult, CompareTarget, TargetUnion},
     request_op::Request,
     response_op::Response,
@@ -16,6 +15,7 @@ use crate::{
     error::{Denied, EtcdError},
     meta,
     tenant::CompactionPolicy,
+    upstream::Position,
 };
 
 const COMPACT: &str = "/etcdserverpb.KV/Compact";
@@ -48,11 +48,12 @@ pub(super) async fn compact(call: OwnCall<'_>) -> Result<BytesMut, Status> {
         if revision <= stored.revision {
             return Err(EtcdError::Compacted.into());
         }
+        let before = call.tenant.watermark_known();
         let txn: TxnResponse = call.ask_by(TXN, &move_watermark(&call, &stored, revision)).await?;
         let header = txn.header;
         if txn.succeeded {
             // Once this is answered, reads below are refused: this replica knows at once, others by watch.
-            call.tenant.watermark_moved(revision, written_at(header)?);
+            call.tenant.watermark_moved(before, revision, Position::of(header)?);
             call.tenant.compact_upstream(revision);
             return answer(&CompactionResponse { header });
         }
@@ -83,13 +84,6 @@ fn probes(revision: i64) -> Vec<i64> {
         1 => vec![-1, 1],
         2.. => vec![revision - 1, revision],
     }
-}
-
-/// The revision of a write, by the header of its answer.
-fn written_at(header: Option<ResponseHeader>) -> Result<i64, Status> {
-    header.map(|header| header.revision).ok_or_else(|| {
-        Status::internal("etcd-proxy: the upstream's answer has no header, so nothing says when it wrote")
-    })
 }
 
 /// The Txn that moves the watermark unless it has moved since, in which case it returns it.
@@ -126,16 +120,4 @@ fn first_watermark(txn: TxnResponse) -> Result<Stored, Status> {
 
 fn range(request: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Request::RequestRange(request)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A watermark written at no known revision would keep out every later one.
-    #[test]
-    fn an_answer_without_a_header_is_an_error() {
-        assert_eq!(written_at(Some(ResponseHeader { revision: 7, ..Default::default() })).unwrap(), 7);
-        assert_eq!(written_at(None).unwrap_err().code(), tonic::Code::Internal);
-    }
 }

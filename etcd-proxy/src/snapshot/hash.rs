@@ -18,7 +18,7 @@ use super::{
     is_compacted,
     spool::{KeyEntries, Spool},
 };
-use crate::tenant::Tenant;
+use crate::{tenant::Tenant, upstream::Position};
 
 /// A hash.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +51,13 @@ async fn hash_once(tenant: &Tenant, revision: i64) -> Result<KvHash, Status> {
     let (key, range_end) = tenant.config().prefix.keys();
     let request = RangeRequest { key, range_end, revision, count_only: true, ..Default::default() };
     let answer = tenant.upstream().kv().range(request).await?.into_inner();
-    let header = answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?;
-    let revision = if revision == 0 { header.revision } else { revision };
+    let now = Position::of(answer.header)?;
+    let revision = if revision == 0 { now.revision } else { revision };
     let mut spool = Spool::new();
     // A Range takes negative revisions for the present; at them there was nothing.
     if revision > 0 {
         let keys = u64::try_from(answer.count).unwrap_or_default();
-        let mut keys = Keys::all(tenant, &Moment { revision, keys, cluster_id: header.cluster_id });
+        let mut keys = Keys::all(tenant, &Moment { revision, keys, cluster_id: now.cluster_id });
         while let Some(page) = keys.next_page().await? {
             spool = blocking(move || spool.append(&page)).await?;
         }

@@ -19,7 +19,7 @@ use crate::{
     lease_id::CipherError,
     rewrite::Interrupt,
     tenant::Tenant,
-    upstream::{Kv, Upstream},
+    upstream::{Kv, Position, Upstream},
 };
 
 /// Keys in an answer of an upstream without RangeStream, which cannot say how many bytes it would have. Each may have
@@ -93,9 +93,9 @@ pub async fn moment(tenant: &Tenant) -> Result<Moment, Status> {
     let (key, range_end) = prefix.keys();
     let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
     let answer = in_time(tenant.upstream().kv().range(request)).await?.into_inner();
-    let header = answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?;
+    let Position { cluster_id, revision } = Position::of(answer.header)?;
     let keys = u64::try_from(answer.count).unwrap_or_default();
-    Ok(Moment { revision: header.revision, keys, cluster_id: header.cluster_id })
+    Ok(Moment { revision, keys, cluster_id })
 }
 
 /// The version of the storage of the member that answers; empty before etcd 3.6.

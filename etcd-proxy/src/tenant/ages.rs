@@ -4,7 +4,6 @@
 use std::{collections::VecDeque, time::Duration};
 
 use parking_lot::Mutex;
-use proto::etcdserverpb::RangeRequest;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Tenant;
@@ -77,11 +76,9 @@ pub(super) async fn take_notes(tenant: &Tenant) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let request = RangeRequest { key: tenant.watermark_key(), count_only: true, ..Default::default() };
-        match tenant.0.upstream.kv().range(request).await.map(|answer| answer.into_inner().header) {
+        match tenant.0.upstream.position(tenant.watermark_key()).await {
             // Not before it has come: until then it was there.
-            Ok(Some(header)) => tenant.0.ages.note(Instant::now(), header.revision, min_age),
-            Ok(None) => {}
+            Ok(now) => tenant.0.ages.note(Instant::now(), now.revision, min_age),
             Err(status) => tracing::debug!(code = ?status.code(), "the upstream's revision could not be noted"),
         }
     }

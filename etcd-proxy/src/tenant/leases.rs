@@ -1,11 +1,14 @@
 //! The secret of a tenant's lease ids: made once, at the first lease, by whichever replica comes first.
 
+use std::sync::OnceLock;
+
 use proto::etcdserverpb::{
     Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
     compare::{CompareResult, CompareTarget, TargetUnion},
     request_op::Request,
     response_op::Response,
 };
+use tokio::sync::OnceCell;
 use tonic::Status;
 
 use crate::{
@@ -13,6 +16,14 @@ use crate::{
     meta::{self, TenantKeys},
     upstream::Upstream,
 };
+
+/// The mapping of a tenant's lease ids, loaded once. It is replaced by the next one where the store went back to before its secret
+/// was made; who has a reference to it meanwhile keeps that.
+#[derive(Debug, Default)]
+pub(super) struct Mapping {
+    cipher: OnceCell<LeaseCipher>,
+    next: OnceLock<Box<Self>>,
+}
 
 /// The mapping that belongs to the stored secret, or none if none is stored: then no lease was ever granted.
 pub(super) async fn load(upstream: &Upstream, keys: &TenantKeys) -> Result<Option<LeaseCipher>, Status> {
@@ -57,6 +68,52 @@ pub(crate) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Resu
             cipher(&decode(&value)?)
         }
         _ => Err(Status::internal("etcd-proxy: the lease secret is neither there nor can it be made")),
+    }
+}
+
+// === impl Mapping ===
+
+impl Mapping {
+    /// The mapping that holds.
+    fn last(&self) -> &Self {
+        let mut last = self;
+        while let Some(next) = last.next.get() {
+            last = next;
+        }
+        last
+    }
+
+    /// The mapping, if it has been loaded.
+    pub(super) fn get(&self) -> Option<&LeaseCipher> {
+        self.last().cipher.get()
+    }
+
+    /// The mapping, which is this one if none has been loaded.
+    pub(super) async fn get_or_init(&self, cipher: LeaseCipher) -> &LeaseCipher {
+        self.last().cipher.get_or_init(|| async { cipher }).await
+    }
+
+    /// The mapping, loaded, or made if there is none.
+    pub(super) async fn load_or_make(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<&LeaseCipher, Status> {
+        self.last().cipher.get_or_try_init(|| load_or_make(upstream, keys)).await
+    }
+
+    /// Forgets a mapping whose secret is not stored any more: leases that it has named are gone.
+    pub(super) async fn check(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<(), Status> {
+        let last = self.last();
+        let Some(held) = last.cipher.get() else { return Ok(()) };
+        let same = match load(upstream, keys).await? {
+            Some(stored) => stored.agrees_with(held).map_err(internal)?,
+            None => false,
+        };
+        if !same {
+            tracing::error!(
+                "the secret of the tenant's lease ids is not the one that this proxy has used: the upstream has gone back to before it was made, or somebody removed it; the stored one counts from here on, and leases that clients hold are gone for them"
+            );
+            // Of two that notice at once one is enough.
+            last.next.get_or_init(Box::default);
+        }
+        Ok(())
     }
 }
 

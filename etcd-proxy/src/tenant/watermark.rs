@@ -5,22 +5,20 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt as _;
 use parking_lot::Mutex;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use proto::{
-    etcdserverpb::{
-        RangeRequest, WatchCreateRequest, WatchRequest, watch_client::WatchClient, watch_request::RequestUnion,
-    },
+    etcdserverpb::{RangeRequest, WatchCreateRequest},
     mvccpb::event::EventType,
 };
 use tokio::sync::OnceCell;
-use tonic::{Code, Request, Status, metadata::MetadataValue};
+use tonic::{Code, Status};
 
 use super::Tenant;
 use crate::{
     meta::{self, TenantKeys},
-    upstream::Upstream,
+    metrics::Metrics,
+    upstream::{Lost, Position, Upstream},
 };
 
 /// The watermark of a tenant that never compacted, as etcd's own (`storage/mvcc/kvstore.go`, `compactMainRev`).
@@ -32,17 +30,24 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Watermark {
     current: AtomicI64,
-    /// The revision that wrote what is in `current`, so that news never overtakes newer news.
-    written_at: Mutex<i64>,
+    /// As of when `current` is known, so that news never overtakes newer news.
+    known: Mutex<Option<Position>>,
     loaded: OnceCell<()>,
     gauge: Gauge,
+    went_back: Counter,
 }
 
 // === impl Watermark ===
 
 impl Watermark {
-    pub(super) fn new(gauge: Gauge) -> Self {
-        Self { current: AtomicI64::new(NONE), written_at: Mutex::new(0), loaded: OnceCell::new(), gauge }
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        Self {
+            current: AtomicI64::new(NONE),
+            known: Mutex::new(None),
+            loaded: OnceCell::new(),
+            gauge: metrics.watermark.clone(),
+            went_back: metrics.went_back.clone(),
+        }
     }
 
     /// The watermark, if it has been loaded.
@@ -56,85 +61,99 @@ impl Watermark {
         Ok(self.current.load(Ordering::Acquire))
     }
 
-    /// Notes what stands in the meta keys since `mod_revision`.
-    pub(super) fn moved(&self, revision: i64, mod_revision: i64) {
-        let mut written_at = self.written_at.lock();
-        if mod_revision > *written_at {
-            *written_at = mod_revision;
+    /// As of when the watermark is known.
+    pub(super) fn known(&self) -> Option<Position> {
+        *self.known.lock()
+    }
+
+    /// Notes the watermark as of `now`, by an event.
+    fn moved(&self, revision: i64, now: Position) {
+        self.answered(None, revision, now);
+    }
+
+    /// Notes the watermark as of `now`, by the answer to a question that was asked when it was [known](Self::known) as of
+    /// `before`. A linearizable answer from before that is one of a store that has gone back, in which that never was.
+    pub(super) fn answered(&self, before: Option<Position>, revision: i64, now: Position) {
+        let mut known = self.known.lock();
+        // If somebody else has noticed meanwhile, what is known is of the same store as the answer.
+        let undone = (*known).filter(|known| Some(*known) == before && !now.continues(*known));
+        if let Some(undone) = undone {
+            self.went_back.inc();
+            tracing::error!(
+                from_revision = undone.revision,
+                to_revision = now.revision,
+                from_cluster = undone.cluster_id,
+                to_cluster = now.cluster_id,
+                "the upstream has gone back to an earlier state, as when a snapshot is restored: what this proxy held of the later one is forgotten; restart clients that do not notice, and see that the claims are still right (`etcd-proxy check`)"
+            );
+        }
+        if undone.is_some() || known.is_none_or(|known| now.continues(known)) {
+            *known = Some(now);
             self.current.store(revision, Ordering::Release);
             self.gauge.set(revision);
         }
     }
 
-    /// Reads the meta key. Returns the revision of the upstream at that moment.
-    pub(super) async fn read(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<i64, Status> {
+    /// Reads the meta key. Returns where the upstream was at that moment.
+    pub(super) async fn read(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<Position, Status> {
+        let before = self.known();
         let request = RangeRequest { key: keys.watermark(), ..Default::default() };
         let answer = upstream.kv().range(request).await?.into_inner();
-        let now =
-            answer.header.ok_or_else(|| Status::internal("etcd-proxy: the upstream's answer has no header"))?.revision;
-        match answer.kvs.first() {
-            Some(kv) => self.moved(decode(&kv.value)?, kv.mod_revision),
-            // Only after the tenant's meta keys were removed can there have been one before.
-            None => self.moved(NONE, now),
-        }
+        let now = Position::of(answer.header)?;
+        // Only after the tenant's meta keys were removed can there have been one before where there is none.
+        let revision = answer.kvs.first().map_or(Ok(NONE), |kv| decode(&kv.value))?;
+        self.answered(before, revision, now);
         Ok(now)
     }
 }
 
 /// Follows the meta key for as long as it is polled, whatever happens to the upstream.
 pub(super) async fn follow(tenant: &Tenant) {
-    let (upstream, keys) = (&tenant.0.upstream, &tenant.0.keys);
+    let keys = &tenant.0.keys;
     let mut told = false;
     loop {
-        if let Err(status) = follow_once(&tenant.0.watermark, upstream, keys).await {
-            // Nobody's absence but somebody's oversight, and it does not go away by itself.
-            if status.code() == Code::PermissionDenied && !std::mem::replace(&mut told, true) {
-                let key = keys.watermark();
-                tracing::warn!(key = %key.escape_ascii(), message = status.message(), "the upstream's user may not read this tenant's meta keys: compactions, leases and reads of revisions fail; grant it readwrite on them");
+        match follow_once(tenant).await {
+            Lost::Sight(status) => {
+                // Nobody's absence but somebody's oversight, and it does not go away by itself.
+                if status.code() == Code::PermissionDenied && !std::mem::replace(&mut told, true) {
+                    let key = keys.watermark();
+                    tracing::warn!(key = %key.escape_ascii(), message = status.message(), "the upstream's user may not read this tenant's meta keys: compactions, leases and reads of revisions fail; grant it readwrite on them");
+                }
+                tracing::debug!(code = ?status.code(), message = status.message(), "lost sight of the compaction watermark; looking again");
             }
-            tracing::debug!(code = ?status.code(), message = status.message(), "lost sight of the compaction watermark; looking again");
+            lost @ (Lost::Compacted | Lost::WentBack) => {
+                tracing::debug!(?lost, "the compaction watermark is read again");
+            }
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 /// Follows the meta key until the upstream is lost.
-async fn follow_once(watermark: &Watermark, upstream: &Upstream, keys: &TenantKeys) -> Result<(), Status> {
-    watermark.load(upstream, keys).await?;
-    let now = watermark.read(upstream, keys).await?;
-    let create = WatchRequest {
-        request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
-            key: keys.watermark(),
-            start_revision: now + 1,
-            ..Default::default()
-        })),
-    };
-    // The stream of requests stays open: its end would be a half-closed watch, which is fine with etcd but not with every
-    // proxy that may stand between.
-    let requests = futures::stream::iter([create]).chain(futures::stream::pending());
-    let mut request = Request::new(requests);
-    // A member that lost its leader ends the stream instead of keeping silent.
-    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-    let mut client = WatchClient::new(upstream.streams()).max_decoding_message_size(usize::MAX);
-    let mut responses = client.watch(request).await?.into_inner();
-    while let Some(response) = responses.message().await? {
-        for event in &response.events {
-            let Some(kv) = &event.kv else { continue };
-            match event.r#type() {
-                EventType::Put => watermark.moved(decode(&kv.value)?, kv.mod_revision),
-                EventType::Delete => watermark.moved(NONE, kv.mod_revision),
+async fn follow_once(tenant: &Tenant) -> Lost {
+    let followed: Result<std::convert::Infallible, Lost> = async {
+        let (watermark, upstream, keys) = (&tenant.0.watermark, &tenant.0.upstream, &tenant.0.keys);
+        watermark.load(upstream, keys).await?;
+        let now = watermark.read(upstream, keys).await?;
+        tenant.check_leases().await?;
+        let create = WatchCreateRequest { key: keys.watermark(), ..Default::default() };
+        let mut following = upstream.follow(now, create).await?;
+        loop {
+            let response = following.next().await?;
+            for event in &response.events {
+                let Some(kv) = &event.kv else { continue };
+                let revision = match event.r#type() {
+                    EventType::Put => decode(&kv.value)?,
+                    EventType::Delete => NONE,
+                };
+                watermark.moved(revision, Position { revision: kv.mod_revision, ..now });
             }
         }
-        if response.canceled {
-            // etcd refuses a watch by a cancel (`v3rpc/watch.go`).
-            let code = match response.cancel_reason.contains("permission denied") {
-                true => Code::PermissionDenied,
-                false => Code::Aborted,
-            };
-            return Err(Status::new(code, response.cancel_reason));
-        }
     }
-    Ok(())
+    .await;
+    match followed {
+        Err(lost) => lost,
+    }
 }
 
 fn decode(value: &[u8]) -> Result<i64, Status> {
@@ -142,4 +161,48 @@ fn decode(value: &[u8]) -> Result<i64, Status> {
         tracing::error!(%error, "the compaction watermark of the tenant cannot be read");
         Status::internal(format!("etcd-proxy: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    fn at(revision: i64) -> Position {
+        Position { cluster_id: 1, revision }
+    }
+
+    #[test]
+    fn news_never_overtakes_newer_news() {
+        let watermark = Watermark::new(&Metrics::new(&mut Registry::default()));
+        let current = || watermark.current.load(Ordering::Acquire);
+        watermark.answered(None, 5, at(10));
+        let asked = watermark.known();
+        watermark.moved(8, at(20));
+        // Read before, and heard of after the event.
+        watermark.answered(asked, 5, at(12));
+        assert_eq!((current(), watermark.known()), (8, Some(at(20))));
+        watermark.moved(6, at(15));
+        assert_eq!(current(), 8);
+        assert_eq!(watermark.went_back.get(), 0);
+    }
+
+    #[test]
+    fn a_store_that_went_back_is_believed() {
+        let watermark = Watermark::new(&Metrics::new(&mut Registry::default()));
+        let current = || watermark.current.load(Ordering::Acquire);
+        watermark.answered(None, 90, at(100));
+        let asked = watermark.known();
+        watermark.answered(asked, 5, at(50));
+        assert_eq!((current(), watermark.went_back.get()), (5, 1));
+        // Asked by another at the same time, answered later.
+        watermark.answered(asked, 7, at(60));
+        assert_eq!((current(), watermark.went_back.get()), (7, 1));
+        watermark.answered(asked, 6, at(55));
+        assert_eq!((current(), watermark.went_back.get()), (7, 1));
+        // Another cluster may be further.
+        watermark.answered(watermark.known(), NONE, Position { cluster_id: 2, revision: 1000 });
+        assert_eq!((current(), watermark.went_back.get()), (NONE, 2));
+    }
 }

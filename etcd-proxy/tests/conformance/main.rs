@@ -21,6 +21,7 @@ mod locks;
 mod places;
 #[path = "../common/requests.rs"]
 mod requests;
+mod restored;
 #[path = "../common/runs.rs"]
 mod runs;
 mod services;

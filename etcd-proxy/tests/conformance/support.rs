@@ -115,18 +115,7 @@ impl Etcd {
         for _ in 0..5 {
             let dir = tempfile::tempdir().unwrap();
             let (port, peer_port) = (free_port(), free_port());
-            let peer = format!("http://127.0.0.1:{peer_port}");
-            let output = Command::new(binary("TEST_ETCDUTL"))
-                .args(["snapshot", "restore", "--name=one"])
-                .arg(snapshot)
-                .arg("--data-dir")
-                .arg(dir.path().join("data"))
-                .arg(format!("--initial-cluster=one={peer}"))
-                .arg(format!("--initial-advertise-peer-urls={peer}"))
-                .args(flags)
-                .output()
-                .unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            restore_into(&dir.path().join("data"), peer_port, snapshot, flags);
             let child = spawn(variable, &dir, port, peer_port, &[]);
             let mut etcd = Self { child, port, peer_port, dir, args: Vec::new(), variable };
             if etcd.ready().await {
@@ -155,6 +144,15 @@ impl Etcd {
     pub(crate) async fn restart(&mut self) {
         self.child = spawn(self.variable, &self.dir, self.port, self.peer_port, &self.args);
         assert!(self.ready().await, "etcd does not come up again");
+    }
+
+    /// Kills it, and starts it again where it is on what a snapshot holds.
+    pub(crate) async fn go_back(&mut self, snapshot: &Path, flags: &[&str]) {
+        self.kill();
+        let data = self.dir.path().join("data");
+        std::fs::remove_dir_all(&data).unwrap();
+        restore_into(&data, self.peer_port, snapshot, flags);
+        self.restart().await;
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -246,6 +244,22 @@ fn spawn(variable: &str, dir: &tempfile::TempDir, port: u16, peer_port: u16, arg
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
+}
+
+/// Restores a snapshot with etcdutl, for the member of this port.
+fn restore_into(data: &Path, peer_port: u16, snapshot: &Path, flags: &[&str]) {
+    let peer = format!("http://127.0.0.1:{peer_port}");
+    let output = Command::new(binary("TEST_ETCDUTL"))
+        .args(["snapshot", "restore", "--name=one"])
+        .arg(snapshot)
+        .arg("--data-dir")
+        .arg(data)
+        .arg(format!("--initial-cluster=one={peer}"))
+        .arg(format!("--initial-advertise-peer-urls={peer}"))
+        .args(flags)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 pub(crate) fn free_port() -> u16 {

@@ -101,9 +101,7 @@ impl Examination {
     }
 
     async fn current(&self) -> Result<i64, Status> {
-        let request = RangeRequest { key: self.watched(), count_only: true, ..Default::default() };
-        let answer = self.upstream.kv().range(request).await?.into_inner();
-        Ok(answer.header.map_or(0, |header| header.revision))
+        Ok(self.upstream.position(self.watched()).await?.revision)
     }
 
     /// At which revision a kube-apiserver noted that it compacts, if it did and this user may know.
