@@ -17,7 +17,9 @@ use crate::{
     limits::{LimitSettings, RateSettings},
     prefix::{Prefix, PrefixError},
     tenant::{CompactionPolicy, MAX_RANGE_STREAMS},
-    tls::{AllowedClients, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions},
+    tls::{
+        AllowedClients, CipherSuites, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions, UnknownSuite,
+    },
     traces::TraceSettings,
     upstream::{Credentials, Endpoint, EndpointError, Password, Secret, UpstreamConfig},
 };
@@ -184,6 +186,14 @@ pub enum ConfigError {
         "--tls-min-version={min:?} and --tls-max-version={max:?} leave no version; possible values are TLS1.2 and TLS1.3"
     )]
     TlsVersions { min: String, max: String },
+    #[error("--cipher-suites: {0}")]
+    CipherSuite(#[from] UnknownSuite),
+    #[error(
+        "--cipher-suites={0} with --tls-min-version=TLS1.3: cipher suites cannot be configured when only TLS1.3 is enabled; give one of the two"
+    )]
+    CipherSuitesOf13(String),
+    #[error("--cipher-suites={0} names no suite of TLS1.2, and --tls-max-version=TLS1.2 leaves no other; name one")]
+    NoCipherSuite(String),
     #[error("--endpoints: {0}")]
     Endpoint(#[from] EndpointError),
     #[error("--endpoints names {0}, which speaks TLS; give --cacert, the CA that verifies it")]
@@ -393,11 +403,16 @@ fn server_tls(args: &SecurityArgs) -> Result<Option<ServerTlsFiles>, ConfigError
             return Err(ConfigError::TlsVersions { min: min.to_owned(), max: max.to_owned() });
         }
     };
+    let suites = cipher_suites(&args.cipher_suites, versions)?;
     let incomplete = |given, missing| Err(ConfigError::Incomplete { given, missing });
     let files = match (&args.cert_file, &args.key_file) {
-        (Some(cert), Some(key)) => Some(ServerTlsFiles::new(cert.clone(), key.clone()).with_versions(versions)),
+        (Some(cert), Some(key)) => {
+            let files = ServerTlsFiles::new(cert.clone(), key.clone()).with_versions(versions);
+            Some(suites.into_iter().fold(files, ServerTlsFiles::with_cipher_suites))
+        }
         (Some(_), None) => return incomplete("--cert-file", "--key-file"),
         (None, Some(_)) => return incomplete("--key-file", "--cert-file"),
+        (None, None) if suites.is_some() => return incomplete("--cipher-suites", "--cert-file and --key-file"),
         (None, None) => None,
     };
     match (files, &args.trusted_ca_file) {
@@ -408,6 +423,21 @@ fn server_tls(args: &SecurityArgs) -> Result<Option<ServerTlsFiles>, ConfigError
             incomplete("--client-cert-allowed-cn or --client-cert-allowed-hostname", "--trusted-ca-file")
         }
         (files, None) => Ok(files),
+    }
+}
+
+/// The suites of these names; none for no names. etcd refuses them, too, where only TLS 1.3 is left
+/// (`embed.Config.Validate`).
+fn cipher_suites(names: &[String], versions: TlsVersions) -> Result<Option<CipherSuites>, ConfigError> {
+    let names: Vec<String> = names.iter().filter(|name| !name.is_empty()).cloned().collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let suites = CipherSuites::named(&names)?;
+    match versions {
+        TlsVersions::Only13 => Err(ConfigError::CipherSuitesOf13(names.join(","))),
+        TlsVersions::Only12 if !suites.serve_tls12() => Err(ConfigError::NoCipherSuite(names.join(","))),
+        TlsVersions::From12 | TlsVersions::Only12 => Ok(Some(suites)),
     }
 }
 

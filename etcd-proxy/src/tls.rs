@@ -8,6 +8,7 @@ mod client;
 mod files;
 mod reload;
 mod server;
+mod suites;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -17,6 +18,7 @@ pub use self::{
     client::{ClientTlsFiles, ClientTlsPem, ClientTlsSource, Pem},
     reload::{CertificateMetrics, Reload, Reloadable, keep_fresh},
     server::{AllowedClients, ServerTlsFiles, TlsVersions},
+    suites::{CipherSuites, UnknownSuite},
 };
 
 /// TLS towards the shared etcd; new connections use the files' latest valid contents.

@@ -25,6 +25,10 @@ type TLS struct {
 	ClientCert string `json:"clientCert"`
 	ClientKey  string `json:"clientKey"`
 	TrustedCA  string `json:"trustedCa"`
+	// What the proxy may agree on with clients, by the names that etcd's flags take; nothing for the usual.
+	MinVersion   string   `json:"minVersion,omitempty"`
+	MaxVersion   string   `json:"maxVersion,omitempty"`
+	CipherSuites []string `json:"cipherSuites,omitempty"`
 }
 
 // ProxyRequest asks for a proxy before one endpoint. A relative path of a unix socket is one below Directory.

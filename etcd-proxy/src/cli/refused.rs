@@ -36,10 +36,6 @@ const REFUSED: &[Group] = &[
     group("unverified upstreams are refused; give the CA with --cacert", &["insecure-skip-tls-verify"]),
     group("write http:// or https:// in --endpoints", &["insecure-transport"]),
     group(
-        "the cipher suites are those of rustls, all of them modern, and cannot be chosen",
-        &["cipher-suites=", "listen-cipher-suites="],
-    ),
-    group(
         "revocation lists are not read; use short-lived certificates or --client-cert-allowed-cn",
         &["client-crl-file="],
     ),

@@ -144,6 +144,10 @@ pub struct SecurityArgs {
     /// Maximum TLS version. Possible values: TLS1.2, TLS1.3 (empty for the newest).
     #[arg(long, env = "ETCD_PROXY_TLS_MAX_VERSION", default_value = "")]
     pub tls_max_version: String,
+    /// Comma-separated list of supported TLS cipher suites between clients and the proxy, by Go's names (empty for all that
+    /// there are). They are those of TLS 1.2: the ones of TLS 1.3 cannot be chosen.
+    #[arg(long, env = "ETCD_PROXY_CIPHER_SUITES", value_delimiter = ',', visible_alias = "listen-cipher-suites")]
+    pub cipher_suites: Vec<String>,
     /// How often certificate and CA files, also those of the upstream, are looked at for changes.
     #[arg(long, env = "ETCD_PROXY_CERT_RELOAD_INTERVAL", value_parser = values::duration, default_value = "10s")]
     pub cert_reload_interval: Duration,

@@ -54,6 +54,16 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
         ("--prefix=/a/ --client-cert-allowed-cn=x --client-cert-allowed-hostname=y", "exclude each other"),
         ("--prefix=/a/ --tls-min-version=TLS1.1", "TLS1.2 and TLS1.3"),
         ("--prefix=/a/ --tls-min-version=TLS1.3 --tls-max-version=TLS1.2", "leave no version"),
+        ("--prefix=/a/ --cert-file=c --key-file=k --cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA", "_WITH_AES_128_GCM_"),
+        ("--prefix=/a/ --cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "--cert-file"),
+        (
+            "--prefix=/a/ --cert-file=c --key-file=k --tls-min-version=TLS1.3 --cipher-suites=TLS_AES_128_GCM_SHA256",
+            "cannot be configured when only TLS1.3",
+        ),
+        (
+            "--prefix=/a/ --cert-file=c --key-file=k --tls-max-version=TLS1.2 --cipher-suites=TLS_AES_128_GCM_SHA256",
+            "no suite of TLS1.2",
+        ),
         ("--prefix=/a/ --endpoints=https://etcd:2379", "--cacert"),
         ("--prefix=/a/ --endpoints=https://etcd:2379 --cert=c --key=k", "--cacert"),
         ("--prefix=/a/ --cacert=ca --cert=c", "--key"),

@@ -23,6 +23,7 @@ use super::{
     client::PROVIDER,
     files::{Contents, IdentityFiles},
     reload::{Loaded, Source},
+    suites::CipherSuites,
 };
 
 /// Which certificates a client may show, besides being signed by the client CA. etcd names these `allowed-cn` and
@@ -56,6 +57,7 @@ pub struct ServerTlsFiles {
     identity: IdentityFiles,
     clients: Option<(PathBuf, AllowedClients)>,
     versions: TlsVersions,
+    suites: CipherSuites,
 }
 
 /// webpki's verification, and then the names.
@@ -105,7 +107,12 @@ impl TlsVersions {
 impl ServerTlsFiles {
     /// Shows the certificate in `cert`, whose private key is in `key`; asks for no client certificate.
     pub fn new(cert: PathBuf, key: PathBuf) -> Self {
-        Self { identity: IdentityFiles { cert, key }, clients: None, versions: TlsVersions::default() }
+        Self {
+            identity: IdentityFiles { cert, key },
+            clients: None,
+            versions: TlsVersions::default(),
+            suites: CipherSuites::default(),
+        }
     }
 
     /// Demands a client certificate of the CA in `ca`, of one of the `allowed`.
@@ -121,6 +128,13 @@ impl ServerTlsFiles {
         self.versions = versions;
         self
     }
+
+    /// Narrows the cipher suites. Without one of TLS 1.2, nothing can be served where that is the only version.
+    #[must_use]
+    pub fn with_cipher_suites(mut self, suites: CipherSuites) -> Self {
+        self.suites = suites;
+        self
+    }
 }
 
 impl Source for ServerTlsFiles {
@@ -130,8 +144,8 @@ impl Source for ServerTlsFiles {
 
     fn load(&self) -> Result<Loaded<ServerConfig>, TlsError> {
         let mut contents = Contents::new();
-        let builder =
-            ServerConfig::builder_with_provider(PROVIDER.clone()).with_protocol_versions(self.versions.supported())?;
+        let builder = ServerConfig::builder_with_provider(self.suites.provider())
+            .with_protocol_versions(self.versions.supported())?;
         let builder = match &self.clients {
             None => builder.with_no_client_auth(),
             Some((ca, allowed)) => builder.with_client_cert_verifier(client_verifier(&mut contents, ca, allowed)?),

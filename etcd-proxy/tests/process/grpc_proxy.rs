@@ -55,7 +55,6 @@ fn every_flag_of_grpc_proxy_start_is_honoured_or_refused_with_a_reason() {
             "experimental-serializable-ordering",
             "grpc-keepalive-min-time",
             "insecure-skip-tls-verify",
-            "listen-cipher-suites",
             "max-recv-bytes",
             "resolver-prefix",
             "resolver-ttl",

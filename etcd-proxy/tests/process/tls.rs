@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, HandshakeKind, RootCertStore,
+    CipherSuite, ClientConfig, HandshakeKind, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
@@ -98,6 +98,47 @@ async fn greets(tls: &Arc<ClientConfig>, url: &str) -> std::io::Result<Handshake
         return Err(std::io::Error::other(answer.escape_ascii().to_string()));
     }
     Ok(stream.get_ref().1.handshake_kind().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_need_a_cipher_suite_that_is_listed() {
+    // The certificates have keys of elliptic curves.
+    const LISTED: &str = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+    let dir = TempDir::new().unwrap();
+    let etcd = Etcd::start().await;
+    let ca = Ca::new(dir.path(), "ca");
+    let server = ca.issue(dir.path(), "server");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&ca.file).unwrap()).unwrap();
+    let client = |suite: CipherSuite| {
+        let mut provider = ring::default_provider();
+        provider.cipher_suites.retain(|known| known.suite() == suite);
+        let config = ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions();
+        Arc::new(config.unwrap().with_root_certificates(roots.clone()).with_no_client_auth())
+    };
+    let listed = client(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256);
+    let other = client(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384);
+    let newer = client(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+
+    for flag in ["--cipher-suites", "--listen-cipher-suites"] {
+        let mut flags = serving_flags(&server, None);
+        flags.push(format!("{flag}={LISTED},TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"));
+        let proxy = proxy(&etcd, &flags).await;
+        greets(&listed, &proxy.url).await.unwrap();
+        greets(&newer, &proxy.url).await.unwrap();
+        let error = greets(&other, &proxy.url).await.unwrap_err();
+        assert!(error.to_string().contains("HandshakeFailure"), "{error}");
+        eventually("the log says why", async || proxy.program.log().contains("NoCipherSuitesInCommon").then_some(()))
+            .await;
+        assert_eq!(ok(ctl(&proxy, &ca, None, &["put", "k", "v"])), "OK\n");
+    }
+
+    let mut flags = serving_flags(&server, None);
+    flags.push("--cipher-suites=".to_owned());
+    let all = proxy(&etcd, &flags).await;
+    for client in [listed, other, newer] {
+        greets(&client, &all.url).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -96,7 +96,7 @@ enum Question {
 struct ProxyRequest {
     endpoint: String,
     directory: PathBuf,
-    tls: Option<TlsFiles>,
+    tls: Option<Box<TlsFiles>>,
     max_request_bytes: u32,
     max_txn_ops: u32,
 }
@@ -109,6 +109,12 @@ struct TlsFiles {
     client_cert: PathBuf,
     client_key: PathBuf,
     trusted_ca: PathBuf,
+    #[serde(default)]
+    min_version: String,
+    #[serde(default)]
+    max_version: String,
+    #[serde(default)]
+    cipher_suites: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -265,7 +271,10 @@ impl Desk {
                 .flag("cacert", &tls.trusted_ca)
                 .flag("cert", &tls.client_cert)
                 .flag("key", &tls.client_key)
-                .flag("cert-reload-interval", "100ms"),
+                .flag("cert-reload-interval", "100ms")
+                .flag("tls-min-version", &tls.min_version)
+                .flag("tls-max-version", &tls.max_version)
+                .flag("cipher-suites", tls.cipher_suites.join(",")),
         };
         let proxy = Process::spawn(&self.site, spec)?;
         proxy.wait_until("the proxy's /livez", READY, || http_get(&format!("{metrics}/livez")))?;
@@ -357,6 +366,12 @@ mod tests {
     fn questions_are_what_the_go_side_writes() {
         let proxy = r#"{"proxy":{"endpoint":"unix://localhost:m0","directory":"/tmp/x"}}"#;
         assert!(matches!(serde_json::from_str(proxy).unwrap(), Question::Proxy(request) if request.tls.is_none()));
+        let tls = r#"{"cert":"c","key":"k","clientCert":"c","clientKey":"k","trustedCa":"t""#;
+        for (more, suites) in [("", 0), (r#","maxVersion":"TLS1.2","cipherSuites":["a","b"]"#, 2)] {
+            let proxy = format!(r#"{{"proxy":{{"endpoint":"x","directory":"/","tls":{tls}{more}}}}}}}"#);
+            let Question::Proxy(request) = serde_json::from_str(&proxy).unwrap() else { panic!("{proxy}") };
+            assert_eq!(request.tls.unwrap().cipher_suites.len(), suites);
+        }
         assert!(matches!(serde_json::from_str(r#"{"etcd":{}}"#).unwrap(), Question::Etcd(_)));
         assert!(
             matches!(serde_json::from_str(r#"{"saw":"/a/b"}"#).unwrap(), Question::Saw(method) if method == "/a/b")

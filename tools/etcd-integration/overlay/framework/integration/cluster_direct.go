@@ -4,6 +4,7 @@ package integration
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -148,7 +149,7 @@ func proxyFor(endpoint string, m *Member) (string, error) {
 		p = &proxy{member: m, request: harness.ProxyRequest{Endpoint: endpoint, Directory: directory}}
 		if m != nil {
 			p.request.MaxRequestBytes, p.request.MaxTxnOps = m.MaxRequestBytes, m.MaxTxnOps
-			p.request.TLS = files(m.ClientTLSInfo)
+			p.request.TLS = serving(m.ClientTLSInfo)
 		}
 		proxies[place(endpoint)] = p
 	}
@@ -160,18 +161,31 @@ func proxyFor(endpoint string, m *Member) (string, error) {
 	return p.address, nil
 }
 
-func files(tls *transport.TLSInfo) *harness.TLS {
-	if tls == nil {
+// serving is how a member serves, for the proxy to do likewise.
+func serving(info *transport.TLSInfo) *harness.TLS {
+	if info == nil {
 		return nil
 	}
-	files := &harness.TLS{
-		Cert: tls.CertFile, Key: tls.KeyFile, TrustedCA: tls.TrustedCAFile,
-		ClientCert: tls.CertFile, ClientKey: tls.KeyFile,
+	serving := &harness.TLS{
+		Cert: info.CertFile, Key: info.KeyFile, TrustedCA: info.TrustedCAFile,
+		ClientCert: info.CertFile, ClientKey: info.KeyFile,
+		MinVersion: version(info.MinVersion), MaxVersion: version(info.MaxVersion),
 	}
-	if tls.ClientCertFile != "" {
-		files.ClientCert, files.ClientKey = tls.ClientCertFile, tls.ClientKeyFile
+	for _, suite := range info.CipherSuites {
+		serving.CipherSuites = append(serving.CipherSuites, tls.CipherSuiteName(suite))
 	}
-	return files
+	if info.ClientCertFile != "" {
+		serving.ClientCert, serving.ClientKey = info.ClientCertFile, info.ClientKeyFile
+	}
+	return serving
+}
+
+// version is a version of TLS as etcd's flags name it: TLS1.2.
+func version(number uint16) string {
+	if number == 0 {
+		return ""
+	}
+	return strings.ReplaceAll(tls.VersionName(number), " ", "")
 }
 
 func dialProxy(ctx context.Context, member string) (net.Conn, error) {
