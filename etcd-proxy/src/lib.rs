@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod cli;
+mod compare;
 pub mod config;
 mod cork;
 mod depth;

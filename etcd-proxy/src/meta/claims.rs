@@ -7,9 +7,7 @@ mod transfer;
 
 use bytes::Bytes;
 use proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    request_op::Request,
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request,
     response_op::Response,
 };
 use thiserror::Error;
@@ -17,7 +15,7 @@ use tonic::{Code, Status};
 
 pub use self::transfer::{TransferError, transfer};
 use super::{Claim, MetaError, MetaLayout, encode_presence};
-use crate::{prefix::Prefix, upstream::Kv};
+use crate::{compare, prefix::Prefix, upstream::Kv};
 
 /// How often a change starts over because somebody else changed the claims meanwhile.
 const ATTEMPTS: usize = 16;
@@ -260,7 +258,7 @@ async fn claim_with(
                 return Err(ClaimError::HoldsData { prefix: prefix.clone(), keys: left.0, meta_keys: left.1 });
             }
             // Nor may any have come since they were counted.
-            conditions = vec![absent(data), absent(meta_keys)];
+            conditions = vec![compare::none_in(data), compare::none_in(meta_keys)];
         }
         let put =
             Request::RequestPut(PutRequest { key: meta.claim(prefix), value: claim.encode(), ..Default::default() });
@@ -305,7 +303,7 @@ pub async fn release(
                 return Err(ReleaseError::NotEmpty { prefix: prefix.clone(), keys, leases });
             }
             // Nor may any have come since they were counted.
-            conditions = vec![absent(data.clone()), absent(tenant.lease_marks())];
+            conditions = vec![compare::none_in(data.clone()), compare::none_in(tenant.lease_marks())];
             changes.push(delete(tenant.all()));
         }
         if change(kv, meta, &read, conditions, changes).await? {
@@ -373,7 +371,7 @@ impl Held {
 
     /// Holds in a Txn while this very claim stands: neither released nor given to anybody else, nor made again.
     pub fn stands(&self, meta: &MetaLayout) -> Compare {
-        modified_at(meta.claim_of(&self.prefix), self.mod_revision)
+        compare::modified_at(meta.claim_of(&self.prefix), self.mod_revision)
     }
 }
 
@@ -393,7 +391,7 @@ async fn change(
     changes: Vec<Request>,
 ) -> Result<bool, Status> {
     let generation: Bytes = meta.claims_generation();
-    let unchanged = modified_at(generation.clone(), read.generation);
+    let unchanged = compare::modified_at(generation.clone(), read.generation);
     let renew = Request::RequestPut(PutRequest { key: generation, value: encode_presence(), ..Default::default() });
     let request = TxnRequest {
         compare: std::iter::once(unchanged).chain(conditions).collect(),
@@ -401,28 +399,6 @@ async fn change(
         ..Default::default()
     };
     Ok(kv.txn(request).await?.into_inner().succeeded)
-}
-
-/// Holds while a key is as it was left at a revision; 0 is that of a key that does not exist.
-fn modified_at(key: Bytes, revision: i64) -> Compare {
-    Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Mod as i32,
-        key,
-        target_union: Some(TargetUnion::ModRevision(revision)),
-        ..Default::default()
-    }
-}
-
-/// Holds while there is no key in a range: any that there were would have been created at some revision.
-fn absent((key, range_end): (Bytes, Bytes)) -> Compare {
-    Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Create as i32,
-        key,
-        range_end,
-        target_union: Some(TargetUnion::CreateRevision(0)),
-    }
 }
 
 fn delete((key, range_end): (Bytes, Bytes)) -> Request {

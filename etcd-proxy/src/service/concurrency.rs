@@ -10,7 +10,6 @@ use bytes::Bytes;
 use proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp,
     TxnRequest, TxnResponse, WatchCreateRequest,
-    compare::{CompareResult, CompareTarget, TargetUnion},
     range_request::{SortOrder, SortTarget},
     request_op::Request,
     response_op::Response,
@@ -21,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::local::{Ended, Local};
-use crate::{tenant::Tenant, upstream::Position};
+use crate::{compare, tenant::Tenant, upstream::Position};
 
 /// Time to live of a lease that is granted because the client brought none, in seconds (`concurrency/session.go`).
 const SESSION_TTL: i64 = 60;
@@ -110,7 +109,7 @@ async fn wait_delete(local: &Local, create: WatchCreateRequest) -> Result<(), St
 impl Place {
     /// Holds as long as the place is taken.
     pub(super) fn taken(&self) -> Compare {
-        created(&self.key, self.revision)
+        compare::created_at(self.key.clone(), self.revision)
     }
 
     /// Deletes the key if it is still this one.
@@ -166,7 +165,7 @@ pub(super) fn cancelled() -> Status {
 /// The Txn that creates a key with a lease, and does something else if the key is there.
 pub(super) fn create(key: &Bytes, value: Bytes, lease: i64, otherwise: Request) -> TxnRequest {
     TxnRequest {
-        compare: vec![created(key, 0)],
+        compare: vec![compare::absent(key.clone())],
         success: vec![put(key.clone(), value, lease)],
         failure: vec![op(otherwise)],
     }
@@ -196,16 +195,6 @@ pub(super) fn ranged(txn: &TxnResponse, index: usize) -> Result<&RangeResponse, 
 /// The revision in a header.
 pub(super) fn revision(header: Option<ResponseHeader>) -> Result<i64, Status> {
     Ok(Position::of(header)?.revision)
-}
-
-fn created(key: &Bytes, revision: i64) -> Compare {
-    Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Create as i32,
-        key: key.clone(),
-        target_union: Some(TargetUnion::CreateRevision(revision)),
-        ..Default::default()
-    }
 }
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 
 use bytes::BytesMut;
 use proto::etcdserverpb::{
-    CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    request_op::Request,
-    response_op::Response,
+    CompactionRequest, CompactionResponse, PutRequest, RangeRequest, RequestOp, TxnRequest, TxnResponse,
+    request_op::Request, response_op::Response,
 };
 use tonic::Status;
 
 use super::unary::{OwnCall, answer};
 use crate::{
+    compare,
     error::{Denied, EtcdError},
     meta,
     tenant::CompactionPolicy,
@@ -89,13 +88,7 @@ fn probes(revision: i64) -> Vec<i64> {
 /// The Txn that moves the watermark unless it has moved since, in which case it returns it.
 fn move_watermark(call: &OwnCall<'_>, stored: &Stored, revision: i64) -> TxnRequest {
     let key = call.tenant.watermark_key();
-    let unmoved = Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Mod as i32,
-        key: key.clone(),
-        target_union: Some(TargetUnion::ModRevision(stored.mod_revision)),
-        ..Default::default()
-    };
+    let unmoved = compare::modified_at(key.clone(), stored.mod_revision);
     let put = PutRequest { key: key.clone(), value: meta::encode_watermark(revision), ..Default::default() };
     TxnRequest {
         compare: vec![unmoved],

@@ -3,15 +3,13 @@
 use std::sync::OnceLock;
 
 use proto::etcdserverpb::{
-    Compare, PutRequest, RangeRequest, RequestOp, TxnRequest,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    request_op::Request,
-    response_op::Response,
+    PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request, response_op::Response,
 };
 use tokio::sync::OnceCell;
 use tonic::Status;
 
 use crate::{
+    compare,
     lease_id::{LeaseCipher, LeaseSecret},
     meta::{self, TenantKeys},
     upstream::Upstream,
@@ -45,15 +43,8 @@ pub(crate) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Resu
     let read = read(keys);
     let made = LeaseSecret::generate().map_err(internal)?;
     let put = PutRequest { key: keys.secret(), value: meta::encode_secret(&made), ..Default::default() };
-    let absent = Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Create as i32,
-        key: keys.secret(),
-        target_union: Some(TargetUnion::CreateRevision(0)),
-        ..Default::default()
-    };
     let request = TxnRequest {
-        compare: vec![absent],
+        compare: vec![compare::absent(keys.secret())],
         success: vec![RequestOp { request: Some(Request::RequestPut(put)) }],
         failure: vec![RequestOp { request: Some(Request::RequestRange(read)) }],
     };

@@ -8,15 +8,14 @@ use std::io::{self, Write};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use proto::etcdserverpb::{
-    Compare, LeaseLeasesRequest, LeaseTimeToLiveRequest, PutRequest, RequestOp, TxnRequest,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    lease_client::LeaseClient,
+    LeaseLeasesRequest, LeaseTimeToLiveRequest, PutRequest, RequestOp, TxnRequest, lease_client::LeaseClient,
     request_op::Request,
 };
 use tonic::{Code, Status};
 
 use super::table::{Align, table};
 use crate::{
+    compare,
     meta::{self, Held, MetaLayout, TenantKeys},
     prefix::Prefix,
     tenant,
@@ -111,13 +110,7 @@ async fn mark(
     id: i64,
 ) -> Result<bool, Status> {
     let key = keys.lease_mark(id);
-    let unmarked = Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Create as i32,
-        key: key.clone(),
-        target_union: Some(TargetUnion::CreateRevision(0)),
-        ..Default::default()
-    };
+    let unmarked = compare::absent(key.clone());
     let put = PutRequest { key, value: meta::encode_presence(), lease: id, ..Default::default() };
     let request = TxnRequest {
         compare: vec![held.stands(layout), unmarked],

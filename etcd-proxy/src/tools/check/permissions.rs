@@ -2,14 +2,13 @@
 
 use bytes::Bytes;
 use proto::etcdserverpb::{
-    AuthStatusRequest, Compare, DeleteRangeRequest, RangeRequest, RequestOp, TxnRequest,
-    auth_client::AuthClient,
-    compare::{CompareResult, CompareTarget, TargetUnion},
+    AuthStatusRequest, DeleteRangeRequest, RangeRequest, RequestOp, TxnRequest, auth_client::AuthClient,
     request_op::Request,
 };
 use tonic::{Code, Status};
 
 use super::{Examination, Level, said};
+use crate::compare;
 
 const AUTHENTICATION: &str = "authentication";
 const PERMISSIONS: &str = "permissions";
@@ -129,16 +128,10 @@ impl Examination {
     }
 }
 
-/// A Txn that deletes a range if a key was created before there was anything, which is never. etcd asks for the permissions of
+/// A Txn that deletes a range under a condition that never holds. etcd asks for the permissions of
 /// both branches, whichever is taken (`server/etcdserver/txn`, `CheckTxnAuth`).
 fn never(key: Bytes, range_end: Bytes) -> TxnRequest {
-    let condition = Compare {
-        result: CompareResult::Less as i32,
-        target: CompareTarget::Create as i32,
-        key: key.clone(),
-        target_union: Some(TargetUnion::CreateRevision(0)),
-        ..Default::default()
-    };
+    let condition = compare::never(key.clone());
     let delete = DeleteRangeRequest { key, range_end, ..Default::default() };
     TxnRequest {
         compare: vec![condition],

@@ -4,19 +4,26 @@ use bytes::Bytes;
 use proto::{
     etcdserverpb::{
         Compare, DeleteRangeRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-        compare::{CompareResult, CompareTarget, TargetUnion},
-        lease_client::LeaseClient,
-        request_op::Request,
+        lease_client::LeaseClient, request_op::Request,
     },
     mvccpb::KeyValue,
 };
 use tonic::{Code, Status};
 
 use super::{RestoreError, say_resumed};
-use crate::{meta::Journal, snapshot::after, tenant::Tenant, upstream::Kv};
+use crate::{
+    compare,
+    meta::Journal,
+    snapshot::after,
+    tenant::{DEFAULT_MAX_TXN_OPS, Tenant},
+    upstream::Kv,
+};
 
-/// Operations in a Txn, the journal's not among them; etcd's `--max-txn-ops` is 128 unless somebody changed it.
-const BATCH_KEYS: usize = 100;
+/// Operations in a Txn that are no keys: the journal's.
+const JOURNAL_OPS: usize = 1;
+/// Keys in a Txn: with the journal they are as many operations as an etcd takes whose `--max-txn-ops` nobody has changed. One
+/// with a lower bound refuses the restore.
+const BATCH_KEYS: usize = DEFAULT_MAX_TXN_OPS - JOURNAL_OPS;
 /// Bytes of keys and values in a Txn, but for one that has more by itself.
 const BATCH_BYTES: usize = 512 * 1024;
 
@@ -53,7 +60,8 @@ impl<'a> Target<'a> {
             }
         }
         let journal = Journal { backup: backup.to_owned(), last: Bytes::new() };
-        let mut compare = vec![modified(tenant.keys().restore(), stored.map_or(0, |stored| stored.mod_revision))];
+        let mut conditions =
+            vec![compare::modified_at(tenant.keys().restore(), stored.map_or(0, |stored| stored.mod_revision))];
         let mut success = Vec::new();
         if overwrite {
             revoke_leases(tenant, &mut kv).await?;
@@ -61,13 +69,11 @@ impl<'a> Target<'a> {
             let all = DeleteRangeRequest { key, range_end, ..Default::default() };
             success.push(Request::RequestDeleteRange(all));
         } else {
-            let (key, range_end) = prefix.all();
-            compare.push(nothing_in(key, range_end));
+            conditions.push(compare::none_in(prefix.all()));
         }
-        let (marks, marks_end) = tenant.keys().lease_marks();
-        compare.push(nothing_in(marks, marks_end));
+        conditions.push(compare::none_in(tenant.keys().lease_marks()));
         success.push(put_journal(tenant, &journal));
-        match txn(&mut kv, compare, success).await? {
+        match txn(&mut kv, conditions, success).await? {
             Some(written_at) => Ok(Self::new(tenant, kv, journal, written_at)),
             None => Err(occupied(tenant, &mut kv).await?),
         }
@@ -113,7 +119,7 @@ impl<'a> Target<'a> {
         if !self.leased {
             success.push(put_journal(self.tenant, &journal));
         }
-        let compare = vec![modified(self.tenant.keys().restore(), self.written_at)];
+        let compare = vec![compare::modified_at(self.tenant.keys().restore(), self.written_at)];
         match txn(&mut self.kv, compare, success).await {
             Ok(Some(revision)) if !self.leased => (self.journal, self.written_at) = (journal, revision),
             Ok(Some(_)) => {}
@@ -134,7 +140,7 @@ impl<'a> Target<'a> {
         self.flush().await?;
         let journal = self.tenant.keys().restore();
         let delete = DeleteRangeRequest { key: journal.clone(), ..Default::default() };
-        let compare = vec![modified(journal, self.written_at)];
+        let compare = vec![compare::modified_at(journal, self.written_at)];
         match txn(&mut self.kv, compare, vec![Request::RequestDeleteRange(delete)]).await? {
             Some(_) => Ok(()),
             None => Err(RestoreError::Disturbed { prefix: self.tenant.config().prefix.clone() }),
@@ -214,20 +220,4 @@ async fn txn(kv: &mut Kv, compare: Vec<Compare>, success: Vec<Request>) -> Resul
 
 fn put_journal(tenant: &Tenant, journal: &Journal) -> Request {
     Request::RequestPut(PutRequest { key: tenant.keys().restore(), value: journal.encode(), ..Default::default() })
-}
-
-/// The key was last modified at `revision`; 0 for one that is not there.
-fn modified(key: Bytes, revision: i64) -> Compare {
-    Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Mod as i32,
-        key,
-        target_union: Some(TargetUnion::ModRevision(revision)),
-        ..Default::default()
-    }
-}
-
-/// There is no key in the range.
-fn nothing_in(key: Bytes, range_end: Bytes) -> Compare {
-    Compare { range_end, ..modified(key, 0) }
 }
