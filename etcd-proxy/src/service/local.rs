@@ -36,7 +36,7 @@ pub(super) struct Local {
     headers: UpstreamHeaders,
 }
 
-/// An open watch. Dropped, it is cancelled upstream.
+/// An open watch. Dropped, it is cancelled upstream. What a long message has of the memory it keeps until the next is asked for.
 pub(super) struct Watch {
     body: Body,
     frames: Frames,

@@ -19,7 +19,7 @@ use super::{
     own_stream,
     unary::{OwnCall, answer},
 };
-use crate::{metrics::Call, tenant::Tenant};
+use crate::{grpc::Share, metrics::Call, tenant::Tenant};
 
 /// Somebody who observes an election.
 struct Observer {
@@ -33,8 +33,8 @@ enum Stage {
     Look,
     /// Nobody leads.
     Vacant(Watch),
-    /// A leader was told, whose key is to be followed from here on.
-    Told { key: Bytes, start_revision: i64 },
+    /// A leader was told, whose key is to be followed from here on once the client has it.
+    Told { key: Bytes, start_revision: i64, held: Held },
     /// A leader is followed.
     Follow(Watch),
     /// What a leader has proclaimed is to be told, and whether it has gone then.
@@ -43,10 +43,18 @@ enum Stage {
     Over,
 }
 
+/// What a leader that is told has of the memory, if its value is long.
+enum Held {
+    /// What it was read by.
+    Range(#[expect(dead_code, reason = "dropping it is what counts")] Option<Share>),
+    /// What it was heard of by, which has it.
+    Watch(#[expect(dead_code, reason = "dropping it is what counts")] Watch),
+}
+
 /// Carries out the call.
 pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Result<Response<Body>, Status> {
     let ClientCall { path, headers, deadline, incoming } = client;
-    own_stream::serve(tenant, deadline, call, None, async move {
+    own_stream::serve(tenant, deadline, call, tenant.stream_patience(), async move {
         let message = incoming.only().await?.message;
         let call = OwnCall { tenant, path, headers, message };
         let request: LeaderRequest = call.request("v3electionpb.LeaderRequest")?;
@@ -68,9 +76,9 @@ impl Observer {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Over => return Ok(None),
                 Stage::Look => {
-                    let range = self.local.range(&self.queue.first()).await?;
+                    let (range, share) = self.local.long_range(&self.queue.first()).await?;
                     match range.kvs.into_iter().next() {
-                        Some(kv) => return self.tell(range.header, kv),
+                        Some(kv) => return self.tell(range.header, kv, Held::Range(share)),
                         None => {
                             let watch = self.queue.watch(revision(range.header)?);
                             self.stage = Stage::Vacant(self.local.watch(watch).await?);
@@ -83,12 +91,15 @@ impl Observer {
                     match put.and_then(|event| event.kv) {
                         Some(kv) => {
                             let revision = kv.mod_revision;
-                            return self.tell(response.header.map(|header| ResponseHeader { revision, ..header }), kv);
+                            let header = response.header.map(|header| ResponseHeader { revision, ..header });
+                            return self.tell(header, kv, Held::Watch(watch));
                         }
                         None => self.stage = Stage::Vacant(watch),
                     }
                 }
-                Stage::Told { key, start_revision } => {
+                Stage::Told { key, start_revision, held } => {
+                    // Two watches at a time might be one too many.
+                    drop(held);
                     let create = WatchCreateRequest { key, start_revision, ..Default::default() };
                     self.stage = Stage::Follow(self.local.watch(create).await?);
                 }
@@ -113,8 +124,13 @@ impl Observer {
         }
     }
 
-    fn tell(&mut self, header: Option<ResponseHeader>, kv: KeyValue) -> Result<Option<LeaderResponse>, Status> {
-        self.stage = Stage::Told { key: kv.key.clone(), start_revision: revision(header)? + 1 };
+    fn tell(
+        &mut self,
+        header: Option<ResponseHeader>,
+        kv: KeyValue,
+        held: Held,
+    ) -> Result<Option<LeaderResponse>, Status> {
+        self.stage = Stage::Told { key: kv.key.clone(), start_revision: revision(header)? + 1, held };
         Ok(Some(LeaderResponse { header, kv: Some(kv) }))
     }
 }

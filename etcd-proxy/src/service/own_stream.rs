@@ -32,12 +32,12 @@ struct OwnStream {
 }
 
 /// Serves the answers that `open` comes to. Returns once there is one, or none to come: grpc-go sends the response's headers with
-/// the first message. A client that tries `patience` loses the rest; none of one whose answers come by a stream that has its own.
+/// the first message. A client that tries `patience` loses the rest.
 pub(super) async fn serve<S>(
     tenant: &Tenant,
     deadline: Deadline,
     mut call: Call,
-    patience: Option<Patience>,
+    patience: Patience,
     open: impl Future<Output = Result<S, Status>>,
 ) -> Result<Response<Body>, Status>
 where
@@ -57,10 +57,7 @@ where
     match opened {
         Ok((answers, first)) => {
             let stream = OwnStream { first, answers: Some(answers), watched, call };
-            Ok(grpc_response(match patience {
-                Some(patience) => Body::new(Patient::new(stream, patience)),
-                None => Body::new(stream),
-            }))
+            Ok(grpc_response(Body::new(Patient::new(stream, patience))))
         }
         Err(status) => {
             call.end(status.code());

@@ -38,7 +38,7 @@ struct Sending {
 /// Carries out the call.
 pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Result<Response<Body>, Status> {
     let ClientCall { path, headers, deadline, incoming } = client;
-    own_stream::serve(tenant, deadline, call, Some(tenant.answer_patience()), async move {
+    own_stream::serve(tenant, deadline, call, tenant.answer_patience(), async move {
         let message = incoming.only().await?.message;
         let _: SnapshotRequest = OwnCall { tenant, path, headers, message }.request("etcdserverpb.SnapshotRequest")?;
         let place = tenant.snapshot_place().await?;

@@ -189,11 +189,12 @@ async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: O
                 call,
                 _open: open,
             };
-            let patience = match kind {
-                Stream::Range => tenant.answer_patience(),
-                Stream::Watch | Stream::KeepAlive => tenant.stream_patience(),
-            };
-            Ok(Body::new(Patient::new(stream, patience)))
+            Ok(match (kind, stream.call.is_some()) {
+                (Stream::Range, _) => Body::new(Patient::new(stream, tenant.answer_patience())),
+                (Stream::Watch | Stream::KeepAlive, true) => Body::new(Patient::new(stream, tenant.stream_patience())),
+                // Who reads it is this process, which looks after its own client.
+                (Stream::Watch | Stream::KeepAlive, false) => Body::new(stream),
+            })
         }
         Err(status) => {
             if let Some(call) = &mut call {

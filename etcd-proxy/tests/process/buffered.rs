@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use prost::Message as _;
 use proto::etcdserverpb::{
@@ -9,6 +10,7 @@ use proto::etcdserverpb::{
     WatchCreateRequest, WatchRequest, kv_client::KvClient, lease_client::LeaseClient, request_op,
     watch_client::WatchClient, watch_request::RequestUnion,
 };
+use proto::v3electionpb::{CampaignRequest, LeaderRequest, ProclaimRequest, election_client::ElectionClient};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_stream::StreamExt as _;
 use tonic::{Code, Status, transport::Channel};
@@ -215,6 +217,59 @@ async fn a_long_list_of_leases_is_counted_until_it_is_taken() {
     let listed = LeaseLeasesResponse::decode(body.to_bytes().slice(5..)).unwrap();
     assert_eq!(listed.leases.len(), LEASES);
     eventually("the memory is given back", async || get(&metrics).await?.body.contains(free).then_some(())).await;
+}
+
+/// A leader's value has its share until the observer has taken it: one that leads already, one that comes, one that proclaims.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_observers_are_told_is_counted_until_it_is_taken() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let value = |byte: u8| Bytes::from(vec![byte; 600 << 10]);
+    let mut election = ElectionClient::new(proxy.channel());
+    let mut lease = LeaseClient::new(proxy.channel());
+    lease.lease_grant(LeaseGrantRequest { ttl: 3600, id: 1 }).await.unwrap();
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let watches = |count| format!("etcd_proxy_limit_used{{limit=\"watches\"}} {count}\n");
+    let free = "etcd_proxy_buffered_bytes 0\n";
+    let observe = async || {
+        let sender = narrower(&proxy, 1 << 10).await;
+        ask(sender, "v3electionpb.Election/Observe", &LeaderRequest { name: "e".into() }).await.unwrap()
+    };
+    let takes = async |what: &str| {
+        eventually(what, async || (!get(&metrics).await?.body.contains(free)).then_some(())).await;
+    };
+    let given_back = async || {
+        eventually("it is given back", async || get(&metrics).await?.body.contains(free).then_some(())).await;
+    };
+
+    let vacant = observe();
+    let campaign = async {
+        eventually("it is watched for", async || get(&metrics).await?.body.contains(&watches(1)).then_some(())).await;
+        let request = CampaignRequest { name: "e".into(), lease: 1, value: value(b'1') };
+        election.campaign(request).await.unwrap().into_inner().leader
+    };
+    let ((_first_sender, first), leader) = tokio::join!(vacant, campaign);
+    takes("what came takes memory").await;
+    drop(first);
+    given_back().await;
+    let (_second_sender, second) = observe().await;
+    takes("what was there takes memory").await;
+    let mut frames = second.into_body();
+    let mut message = async |byte: u8| {
+        let mut taken = Vec::new();
+        while taken.len() < 600 << 10 {
+            let frame = timeout(PATIENT, frames.frame()).await.expect("a frame").unwrap().unwrap();
+            taken.extend(frame.into_data().unwrap());
+        }
+        assert_eq!(taken.last(), Some(&byte));
+    };
+    message(b'1').await;
+    given_back().await;
+    eventually("it is followed", async || get(&metrics).await?.body.contains(&watches(1)).then_some(())).await;
+    election.proclaim(ProclaimRequest { leader, value: value(b'2') }).await.unwrap();
+    takes("what is proclaimed takes memory").await;
+    message(b'2').await;
+    given_back().await;
 }
 
 /// One answer takes its own length and not twice as much.

@@ -303,6 +303,53 @@ async fn long_messages_of_watches_share_a_bounded_memory() {
     assert_eq!(revisions, (first..).take(CHANGES).collect::<Vec<_>>());
 }
 
+/// A message that is longer than all of the memory comes alone, and everybody else goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_beyond_the_whole_bound_comes_alone() {
+    const CHANGES: usize = 12;
+    const WATCHES: usize = 3;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=4000000", "--stalled-reader-timeout=2s"]).await;
+    let mut kv = KvClient::new(proxy.channel());
+    let mut first = 0;
+    for _ in 0..CHANGES {
+        let put = PutRequest { key: "big".into(), value: vec![b'x'; 1 << 20].into(), ..Default::default() };
+        let header = kv.put(put).await.unwrap().into_inner().header.unwrap();
+        first = if first == 0 { header.revision } else { first };
+    }
+    let create = WatchCreateRequest { key: "big".into(), start_revision: first, ..Default::default() };
+    // One that reads nothing has all of the memory for as long as it is borne with.
+    let (_sender, stalled) = unread_watch(narrow(&proxy).await, create.clone()).await;
+    let metrics = format!("{}/metrics", proxy.metrics);
+    let taken = "etcd_proxy_buffered_bytes 4000000\n";
+    eventually("it takes all", async || get(&metrics).await?.body.contains(taken).then_some(())).await;
+    let mut read = events(&proxy, "k").await;
+    let mut reading = JoinSet::new();
+    for _ in 0..WATCHES {
+        let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create.clone())) };
+        let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+        let mut client = WatchClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
+        reading.spawn(async move {
+            let mut all = timeout(SOON, client.watch(requests)).await.expect("a stream").unwrap().into_inner();
+            let (mut events, mut longest) = (0, 0);
+            while events < CHANGES {
+                let message = timeout(SOON, all.next()).await.expect("a message").unwrap().unwrap();
+                events += message.events.len();
+                longest = longest.max(message.encoded_len());
+            }
+            longest
+        });
+    }
+    followed(&mut kv, &mut read, b"v".to_vec(), 10).await;
+    while let Some(longest) = timeout(SOON, reading.join_next()).await.expect("all of it in time") {
+        assert!(longest.unwrap() > 4_000_000, "it does not come whole");
+    }
+    let one = RangeRequest { key: "big".into(), ..Default::default() };
+    assert_eq!(timeout(SOON, kv.range(one)).await.expect("an answer").unwrap().get_ref().count, 1);
+    let ended = timeout(SOON, stalled.into_body().collect()).await.expect("an end").unwrap();
+    assert_eq!(Status::from_header_map(ended.trailers().unwrap()).unwrap().code(), Code::Unavailable);
+}
+
 /// Only so many watches wait for memory. The others are told to come again.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_that_find_no_memory_are_resumed() {
