@@ -17,7 +17,6 @@ use std::{collections::BTreeSet, io};
 
 use tonic::Status;
 
-pub(crate) use self::source::after;
 pub use self::{
     hash::{KvHash, hash},
     source::{Keys, Moment, TenantLease, is_compacted, leases, moment},

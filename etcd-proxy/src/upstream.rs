@@ -17,6 +17,7 @@ mod dial;
 mod endpoint;
 mod following;
 mod greeting;
+mod keys;
 mod login;
 mod metrics;
 mod pool;
@@ -28,7 +29,6 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use proto::etcdserverpb::kv_client::KvClient;
 
-pub(crate) use self::following::Lost;
 pub use self::{
     body::UpstreamBody,
     credentials::{Credentials, Password, Secret, expired, is_refused_watch},
@@ -38,6 +38,10 @@ pub use self::{
     pool::UpstreamChannel,
 };
 use self::{dial::Dialer, pool::Pool};
+pub(crate) use self::{
+    following::Lost,
+    keys::{Reader, after, in_time},
+};
 use crate::{tls::ClientTls, traces::Tracer};
 
 /// How to reach the shared etcd.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::{
-    etcdserverpb::{RangeRequest, RangeResponse, WatchCreateRequest, kv_client::KvClient},
+    etcdserverpb::{RangeRequest, WatchCreateRequest},
     mvccpb::{Event, KeyValue, event::EventType},
 };
 use tonic::{Code, Status};
@@ -22,11 +22,6 @@ use crate::{
 
 /// How long the follower waits before it looks again after the upstream was lost.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes that a page of an upstream without RangeStream is to have.
-const PAGE: i64 = 1 << 20;
-/// Keys of a page at most: keys that follow small ones may be large.
-const PAGE_KEYS: i64 = 64;
-
 /// How often a count starts over because its revision was compacted meanwhile.
 const COUNTS: usize = 3;
 
@@ -137,55 +132,18 @@ impl Subject {
         upstream: &Upstream,
         seen: &mut (dyn FnMut(Amount) + Send),
     ) -> Result<(Amount, Position), Status> {
-        let counted = upstream.kv().range(RangeRequest { count_only: true, ..self.range(0) }).await?.into_inner();
+        let (key, range_end) = (self.key.clone(), self.range_end.clone());
+        let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
+        let counted = upstream.kv().range(request).await?.into_inner();
         let now = Position::of(counted.header)?;
         let Some(strip) = self.strip else { return Ok((Amount { keys: counted.count, bytes: 0 }, now)) };
-        let stored = match self.stream(upstream, now.revision, strip, seen).await {
-            Err(status) if status.code() == Code::Unimplemented => {
-                self.pages(upstream, now.revision, strip, seen).await?
-            }
-            stored => stored?,
-        };
+        let mut reader = upstream.read(self.key.clone(), self.range_end.clone(), now.revision);
+        let mut stored = Amount::NOTHING;
+        while let Some(kvs) = reader.next().await? {
+            stored += kvs.iter().map(|kv| size(kv, strip)).sum();
+            seen(stored);
+        }
         Ok((stored, now))
-    }
-
-    async fn stream(
-        &self,
-        upstream: &Upstream,
-        revision: i64,
-        strip: usize,
-        seen: &mut (dyn FnMut(Amount) + Send),
-    ) -> Result<Amount, Status> {
-        let mut kv = KvClient::new(upstream.ranges()).max_decoding_message_size(usize::MAX);
-        let mut parts = kv.range_stream(self.range(revision)).await?.into_inner();
-        let mut stored = Amount::NOTHING;
-        while let Some(part) = parts.message().await? {
-            stored += part.range_response.iter().map(|part| sum(part, strip)).sum();
-            seen(stored);
-        }
-        Ok(stored)
-    }
-
-    async fn pages(
-        &self,
-        upstream: &Upstream,
-        revision: i64,
-        strip: usize,
-        seen: &mut (dyn FnMut(Amount) + Send),
-    ) -> Result<Amount, Status> {
-        let mut kv = upstream.kv();
-        let mut page = RangeRequest { limit: 1, ..self.range(revision) };
-        let mut stored = Amount::NOTHING;
-        loop {
-            let answer = kv.range(page.clone()).await?.into_inner();
-            let found = sum(&answer, strip);
-            stored += found;
-            seen(stored);
-            let (true, Some(last)) = (answer.more, answer.kvs.last()) else { return Ok(stored) };
-            // The smallest key after that one.
-            page.key = [&last.key[..], b"\0"].concat().into();
-            page.limit = next_limit(page.limit, found);
-        }
     }
 
     /// Follows from where what is stored is known, until that cannot be done any longer.
@@ -240,24 +198,10 @@ impl Subject {
             (false, _) => Some(size(kv, strip) - before()?),
         }
     }
-
-    fn range(&self, revision: i64) -> RangeRequest {
-        RangeRequest { key: self.key.clone(), range_end: self.range_end.clone(), revision, ..Default::default() }
-    }
-}
-
-fn sum(part: &RangeResponse, strip: usize) -> Amount {
-    part.kvs.iter().map(|kv| size(kv, strip)).sum()
 }
 
 fn size(kv: &KeyValue, strip: usize) -> Amount {
     Amount::key(kv.key.len().saturating_sub(strip).saturating_add(kv.value.len()))
-}
-
-/// How many keys the next page is to have: as many as make a page if they are like those before, but not many more at once.
-fn next_limit(limit: i64, found: Amount) -> i64 {
-    let average = (found.bytes / found.keys.max(1)).max(1);
-    (PAGE / average).clamp(1, PAGE_KEYS).min(limit.saturating_mul(2))
 }
 
 #[cfg(test)]
@@ -290,14 +234,5 @@ mod tests {
         assert_eq!(keys.difference(&event(EventType::Put, kv("12345", 1), None)), amount(1, 0));
         assert_eq!(keys.difference(&event(EventType::Put, kv("12", 2), None)), amount(0, 0));
         assert_eq!(keys.difference(&event(EventType::Delete, kv("", 0), None)), amount(-1, 0));
-    }
-
-    #[test]
-    fn pages_grow_slowly_and_shrink_at_once() {
-        let found = |keys, bytes| Amount { keys, bytes };
-        assert_eq!(next_limit(1, found(1, 10)), 2);
-        assert_eq!(next_limit(40, found(40, 400)), PAGE_KEYS);
-        assert_eq!(next_limit(PAGE_KEYS, found(64, 64 * PAGE)), 1);
-        assert_eq!(next_limit(1, found(0, 0)), 2);
     }
 }

@@ -14,7 +14,6 @@ use super::{RestoreError, say_resumed};
 use crate::{
     compare,
     meta::Journal,
-    snapshot::after,
     tenant::{DEFAULT_MAX_TXN_OPS, Tenant},
     upstream::Kv,
 };
@@ -64,7 +63,7 @@ impl<'a> Target<'a> {
             vec![compare::modified_at(tenant.keys().restore(), stored.map_or(0, |stored| stored.mod_revision))];
         let mut success = Vec::new();
         if overwrite {
-            revoke_leases(tenant, &mut kv).await?;
+            revoke_leases(tenant).await?;
             let (key, range_end) = prefix.all();
             let all = DeleteRangeRequest { key, range_end, ..Default::default() };
             success.push(Request::RequestDeleteRange(all));
@@ -182,20 +181,12 @@ pub(in crate::tools) async fn check_empty(tenant: &Tenant) -> Result<(), Restore
 }
 
 /// Revokes the leases that the tenant has; their keys and marks go with them.
-async fn revoke_leases(tenant: &Tenant, kv: &mut Kv) -> Result<(), Status> {
-    const PAGE: i64 = 1000;
-    let (mut key, range_end) = tenant.keys().lease_marks();
+async fn revoke_leases(tenant: &Tenant) -> Result<(), Status> {
+    let (key, range_end) = tenant.keys().lease_marks();
     let mut leases = LeaseClient::new(tenant.upstream().unary());
-    loop {
-        let request = RangeRequest {
-            key: key.clone(),
-            range_end: range_end.clone(),
-            limit: PAGE,
-            keys_only: true,
-            ..Default::default()
-        };
-        let marks = kv.range(request).await?.into_inner();
-        for id in marks.kvs.iter().filter_map(|mark| tenant.keys().marked_lease(&mark.key)) {
+    let mut marks = tenant.upstream().read(key, range_end, 0).names();
+    while let Some(page) = marks.next().await? {
+        for id in page.iter().filter_map(|mark| tenant.keys().marked_lease(&mark.key)) {
             match leases.lease_revoke(LeaseRevokeRequest { id }).await {
                 Ok(_) => {}
                 // Over by itself meanwhile.
@@ -203,11 +194,8 @@ async fn revoke_leases(tenant: &Tenant, kv: &mut Kv) -> Result<(), Status> {
                 Err(status) => return Err(status),
             }
         }
-        match marks.kvs.last() {
-            Some(last) if marks.more => key = after(&last.key),
-            _ => return Ok(()),
-        }
     }
+    Ok(())
 }
 
 /// Does `success` if all of `compare` holds; returns the revision, or `None` if it does not hold.
