@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 
 use crate::{
     cluster,
-    history::{Answer, Kv, Operation, Register, Request},
+    history::{Answer, Kv, Operation, Register, Request, Revision},
 };
 
 /// The registers.
@@ -51,14 +51,30 @@ pub(crate) struct Shared {
     pub(crate) values: AtomicU64,
     /// Writes of each client that succeeded.
     pub(crate) writes: Vec<AtomicU64>,
+    /// The last revision that watchers are to be told of.
+    pub(crate) end: AtomicI64,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Random numbers of the case's seed; `part` says whose.
+    pub(crate) fn rng(&self, part: u8) -> TestRng {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.seed.to_le_bytes());
+        seed[8] = part;
+        TestRng::from_seed(RngAlgorithm::ChaCha, &seed)
+    }
+
+    /// A value that nobody else writes.
+    pub(crate) fn value(&self) -> u64 {
+        self.values.fetch_add(1, Ordering::SeqCst)
+    }
 }
 
 /// Calls until it is to stop. One client of each proxy is hasty.
 pub(crate) async fn client(number: usize, shared: Arc<Shared>) -> Vec<Operation> {
-    let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&shared.seed.to_le_bytes());
-    seed[8] = u8::try_from(number).unwrap();
-    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut rng = shared.rng(u8::try_from(number).unwrap());
     let mut kv = KvClient::new(cluster::channel(&shared.urls[number % shared.urls.len()]));
     let limit = if number < shared.urls.len() { HASTE } else { LIMIT };
     let mut found: HashMap<Register, Option<Kv>> = HashMap::new();
@@ -69,7 +85,7 @@ pub(crate) async fn client(number: usize, shared: Arc<Shared>) -> Vec<Operation>
             continue;
         }
         let register = Register(rng.random_range(0..REGISTERS));
-        let value = shared.values.fetch_add(1, Ordering::SeqCst);
+        let value = shared.value();
         let request = match rng.next_u32() % 10 {
             0..3 => Request::Get,
             3..6 => Request::Put(value),
@@ -87,6 +103,36 @@ pub(crate) async fn client(number: usize, shared: Arc<Shared>) -> Vec<Operation>
         sleep(if answered.is_some() { PAUSE } else { PAUSE_AFTER_FAILURE }).await;
     }
     operations
+}
+
+/// Puts both keys of a pair at once, again and again, until it is to stop.
+pub(crate) async fn pairs(shared: Arc<Shared>) {
+    let mut kv = KvClient::new(cluster::channel(&shared.urls[0]));
+    while !shared.stop.load(Ordering::SeqCst) {
+        if !shared.hold.load(Ordering::SeqCst) {
+            let value = shared.value();
+            let put = |key: &str| {
+                let put =
+                    PutRequest { key: key.to_owned().into(), value: value.to_string().into(), ..Default::default() };
+                RequestOp { request: Some(Op::RequestPut(put)) }
+            };
+            let txn = TxnRequest { success: vec![put("pair/a"), put("pair/b")], ..Default::default() };
+            // Whether it happened, the history tells.
+            _ = timeout(HASTE, kv.txn(txn)).await;
+        }
+        sleep(PAUSE_AFTER_FAILURE).await;
+    }
+}
+
+/// Writes the last of all writes and returns its revision.
+///
+/// # Errors
+/// When that is refused.
+pub(crate) async fn finish(shared: &Shared) -> Result<Revision, String> {
+    let put = PutRequest { key: "register/0".into(), value: shared.value().to_string().into(), ..Default::default() };
+    let answer = KvClient::new(cluster::channel(&shared.urls[0])).put(put).await;
+    let answer = answer.map_err(|status| format!("the last write: {status}"))?.into_inner();
+    Ok(answer.header.unwrap().revision)
 }
 
 /// One call; `None` without an answer.
@@ -140,7 +186,8 @@ async fn ask(kv: &mut KvClient<Channel>, register: Register, request: Request) -
     Some(Answer { revision: header.unwrap().revision, before: before.map(pair), wrote })
 }
 
-fn pair(kv: KeyValue) -> Kv {
+/// A key whose value is a number.
+pub(crate) fn pair(kv: KeyValue) -> Kv {
     let value = std::str::from_utf8(&kv.value).unwrap().parse().unwrap();
     Kv { value, version: kv.version, created: kv.create_revision, modified: kv.mod_revision }
 }

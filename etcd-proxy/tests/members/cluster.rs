@@ -18,7 +18,7 @@ use crate::{
 /// The longest that a healthy cluster may need for anything, on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The tenant's.
-const PREFIX: &str = "/members/";
+pub(crate) const PREFIX: &str = "/members/";
 
 /// The members and the proxies: as many as members, and each names another member first, so that every member is used.
 pub(crate) struct Cluster {
@@ -81,6 +81,7 @@ impl Cluster {
                 format!("--initial-advertise-peer-urls={relay}"),
                 format!("--initial-cluster={}", all.join(",")),
                 "--unsafe-no-fsync".to_owned(),
+                "--watch-progress-notify-interval=200ms".to_owned(),
             ];
             members.push(Member {
                 dir: TempDir::new().unwrap(),
@@ -107,6 +108,11 @@ impl Cluster {
     /// Where the proxies serve.
     pub(crate) fn urls(&self) -> Vec<String> {
         self.proxies.iter().map(|place| place.url.clone()).collect()
+    }
+
+    /// Where a member itself serves, past the relays and the proxies.
+    pub(crate) fn member(&self, member: usize) -> &str {
+        &self.members[member].client
     }
 
     /// Kills the proxies, if they are there, and starts them.

@@ -16,6 +16,7 @@
 mod child;
 mod clients;
 mod cluster;
+mod events;
 mod faults;
 mod history;
 #[path = "../process/http.rs"]
@@ -27,22 +28,26 @@ mod network;
 mod runs;
 #[path = "../common/signal.rs"]
 mod signal;
+mod validate;
+mod watchers;
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use proptest::prelude::*;
+use tokio::time::timeout;
 
 use self::{
     clients::Shared,
-    cluster::Cluster,
+    cluster::{Cluster, PATIENCE, PREFIX},
     faults::{Fault, faults},
     runs::Runs,
+    watchers::WATCHERS,
 };
 
 /// Clients that read and write at once, two of each proxy.
@@ -68,7 +73,14 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
         hold: AtomicBool::new(false),
         values: AtomicU64::new(1),
         writes: (0..CLIENTS).map(|_| AtomicU64::new(0)).collect(),
+        end: AtomicI64::new(i64::MAX),
     });
+    let watchers: Vec<_> = WATCHERS
+        .iter()
+        .enumerate()
+        .map(|(number, watcher)| tokio::spawn(watcher.run(number, shared.clone())))
+        .collect();
+    let pairs = tokio::spawn(clients::pairs(shared.clone()));
     let clients: Vec<_> = (0..CLIENTS).map(|number| tokio::spawn(clients::client(number, shared.clone()))).collect();
     faults::recovered(&shared).await?;
     let mut past = Vec::new();
@@ -81,8 +93,23 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
     for client in clients {
         operations.extend(client.await.unwrap());
     }
+    pairs.await.unwrap();
+    let last = clients::finish(&shared).await?;
+    shared.end.store(last, Ordering::SeqCst);
+    let truth = timeout(PATIENCE, watchers::truth(cluster.member(0), PREFIX, last)).await;
+    let truth = truth.map_err(|_| format!("member 0 tells nobody of revision {last}"))??;
+    let mut watches = Vec::new();
+    for (number, watcher) in watchers.into_iter().enumerate() {
+        let told = timeout(PATIENCE, watcher).await.map_err(|_| {
+            format!("watch: after {PATIENCE:?}, {:?} has not been told of revision {last}", WATCHERS[number])
+        })?;
+        watches.extend(told.unwrap());
+    }
     let unknown = operations.iter().filter(|operation| operation.answered.is_none()).count();
     eprint!("{}", faults::table(&past, CLIENTS, &operations));
     eprintln!("{} operations, {unknown} without an answer", operations.len());
+    eprintln!("{} events, {} watches", truth.events().len(), watches.len());
+    validate::writes(&operations, &truth)?;
+    watches.iter().try_for_each(|watch| validate::watch(watch, &truth))?;
     linear::check(&operations, Instant::now() + JUDGING)
 }
