@@ -55,6 +55,10 @@ pub(super) async fn follow(upstream: &Upstream, account: &Account, subject: &Sub
             Lost::Count(reason) => reason,
             Lost::Followed(upstream::Lost::Compacted) => "changes were compacted before they were seen",
             Lost::Followed(upstream::Lost::WentBack) => {
+                tracing::warn!(
+                    what = subject.what,
+                    "the upstream has gone back to an earlier state, as when a snapshot is restored; what the tenant has stored is counted anew"
+                );
                 account.forget();
                 "the upstream has gone back to an earlier state"
             }
