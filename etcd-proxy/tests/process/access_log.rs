@@ -7,8 +7,15 @@ use crate::child::{Etcd, Proxy, etcdctl, eventually, fails, free_address};
 /// The access log's lines of a method.
 fn lines(proxy: &Proxy, method: &str) -> Vec<Value> {
     let log = proxy.program.log();
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line}")));
+    // The last one may be in the making.
+    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let lines = whole.map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line}")));
     lines.filter(|line| line["target"] == "etcd_proxy::access" && line["method"] == method).collect()
+}
+
+/// The access log's line of a call that has ended.
+async fn line(proxy: &Proxy, method: &str) -> Value {
+    eventually(&format!("the line of {method}"), async || lines(proxy, method).pop()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,7 +24,7 @@ async fn a_line_for_each_rpc_without_what_is_in_it() {
     // The level is about everything else.
     let proxy = Proxy::start("/a/", &etcd, &["--access-log", "--log-level=error"]).await;
     proxy.ctl(&["put", "geheimer-schluessel", "geheimer-wert"]);
-    let put = lines(&proxy, "/etcdserverpb.KV/Put").remove(0);
+    let put = line(&proxy, "/etcdserverpb.KV/Put").await;
     assert_eq!((&put["code"], &put["level"]), (&"OK".into(), &"INFO".into()), "{put}");
     assert!(put["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{put}");
     assert!(put["duration_ms"].as_f64().unwrap() > 0.0, "{put}");
@@ -26,7 +33,7 @@ async fn a_line_for_each_rpc_without_what_is_in_it() {
     assert!((10..60).contains(&put["response_bytes"].as_u64().unwrap()), "{put}");
 
     fails(etcdctl(&proxy.url, &[], &["get", "geheimer-schluessel", "--rev=1000000"]));
-    assert_eq!(lines(&proxy, "/etcdserverpb.KV/Range").pop().unwrap()["code"], "OutOfRange");
+    assert_eq!(line(&proxy, "/etcdserverpb.KV/Range").await["code"], "OutOfRange");
 
     // A stream has its line at its end.
     let mut watch = std::process::Command::new(crate::child::binary("TEST_ETCDCTL"))
@@ -40,7 +47,7 @@ async fn a_line_for_each_rpc_without_what_is_in_it() {
     assert!(lines(&proxy, "/etcdserverpb.Watch/Watch").is_empty());
     watch.kill().unwrap();
     watch.wait().unwrap();
-    let line = eventually("the watch's line", async || lines(&proxy, "/etcdserverpb.Watch/Watch").pop()).await;
+    let line = line(&proxy, "/etcdserverpb.Watch/Watch").await;
     assert_eq!(line["code"], "Canceled");
     assert!(line["response_bytes"].as_u64().unwrap() > 30, "{line}");
 

@@ -56,8 +56,7 @@ async fn its_own_claim_is_all_that_a_user_needs_to_read_and_must_be_there() {
     let proxy = Proxy::start("/a/", &etcd, &["--user=a", &file, "--log-level=debug"]).await;
     proxy.ctl(&["put", "k", "v"]);
     assert_eq!(proxy.ctl(&["get", "k", "--print-value-only"]).trim(), "v");
-    let log = proxy.program.log();
-    assert!(log.contains("\"others_seen\":false"), "{log}");
+    let log = proxy.program.logged("\"others_seen\":false").await;
     // A password in a file is in that file alone; in the environment it is at least not where everybody may look.
     let cmdline = |proxy: &Proxy| fs::read_to_string(format!("/proc/{}/cmdline", proxy.program.child.id())).unwrap();
     assert!(!log.contains(PASSWORD) && !cmdline(&proxy).contains(PASSWORD), "{log}");

@@ -83,6 +83,14 @@ impl Program {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// Waits until the log says so: a program may write it a moment after it did what is told.
+    pub(crate) async fn logged(&self, words: &str) -> String {
+        eventually(&format!("\"{words}\" in {}", self.log.display()), async || {
+            Some(self.log()).filter(|log| log.contains(words))
+        })
+        .await
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         signal::send(self.child.id(), name);
     }

@@ -46,7 +46,7 @@ async fn an_overlap_with_a_claim_is_refused_both_ways() {
 async fn an_unclaimed_prefix_is_served_with_a_warning_and_nothing_is_written() {
     let etcd = Etcd::start().await;
     let proxy = Proxy::start("/a/", &etcd, &[]).await;
-    assert!(proxy.program.log().contains("not claimed"), "{}", proxy.program.log());
+    proxy.program.logged("not claimed").await;
     assert!(etcd.ctl(&["get", "x", "-w", "json"]).contains(r#""revision":1,"#));
     assert_eq!(etcd.ctl(&["get", "", "--prefix"]), "");
 }
@@ -74,7 +74,7 @@ async fn with_authentication_on_the_own_claim_suffices_and_a_missing_one_is_refu
         answer.is_some_and(|answer| answer.status == 200).then_some(())
     })
     .await;
-    assert!(allowed.log().contains(r#""others_seen":false"#), "{}", allowed.log());
+    allowed.logged(r#""others_seen":false"#).await;
     // Its meta keys are needed as well, and missing rights on them are said, once.
     etcd.as_root(&["role", "revoke-permission", "tenant", "/etcd-proxy.meta/tenants/2f612f/", "--prefix"]);
     let (denied, metrics) = run("/a/");

@@ -77,7 +77,7 @@ async fn clients_need_a_certificate_of_the_right_ca_and_name() {
         let named = proxy(&etcd, &flags).await;
         assert_eq!(ok(ctl(&named, &ca, Some(&alice), &["get", "k"])), "k\nv\n", "{allowed}");
         fails(ctl(&named, &ca, Some(&bob), &["get", "k"]));
-        assert!(named.program.log().contains("TLS handshake failed"), "{}", named.program.log());
+        named.program.logged("TLS handshake failed").await;
     }
 
     let mut flags = serving_flags(&server, None);
