@@ -1,5 +1,7 @@
 //! What is logged, where to and in which form.
 
+mod backlog;
+
 use std::{
     error::Error,
     fmt,
@@ -16,7 +18,7 @@ use tracing_subscriber::{
     Layer,
     filter::Targets,
     fmt::{
-        FmtContext, FormatEvent, FormatFields,
+        FmtContext, FormatEvent, FormatFields, MakeWriter,
         format::Writer,
         time::{FormatTime as _, SystemTime},
     },
@@ -25,13 +27,14 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+pub use self::backlog::Backlog;
 use crate::cli::{LogArgs, LogFormat, LogLevel};
 
 /// What lines of the access log are logged under. They are written when they are asked for, whatever the level.
 pub const ACCESS: &str = "etcd_proxy::access";
 
-/// Messages go to standard error from now on.
-pub fn init(args: &LogArgs) {
+/// Messages go to `out`, which leads to standard error, from now on.
+pub fn init(args: &LogArgs, out: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
     let level = match args.log_level {
         _ if args.debug => LevelFilter::DEBUG,
         LogLevel::Debug => LevelFilter::DEBUG,
@@ -44,7 +47,7 @@ pub fn init(args: &LogArgs) {
         .with_default(level.min(LevelFilter::INFO))
         .with_target("etcd_proxy", level)
         .with_target(ACCESS, level.max(LevelFilter::INFO));
-    let layer = tracing_subscriber::fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(out);
     let layer = match args.log_format {
         LogFormat::Json => layer.event_format(JsonLines).boxed(),
         LogFormat::Console => layer.boxed(),
@@ -155,7 +158,6 @@ mod tests {
     use std::sync::Arc;
 
     use parking_lot::Mutex;
-    use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
 

@@ -10,19 +10,14 @@ use anyhow::{Context, Result};
 use etcd_proxy::{
     cli::{self, Invocation, LogArgs, ServeArgs},
     config::Config,
-    logging, serve, tools,
+    logging::{self, Backlog},
+    serve, tools,
 };
 use tokio::runtime;
 
 fn main() -> ExitCode {
     let result = match cli::parse(env::args_os(), env::vars_os()) {
-        Ok(Invocation::Serve(args)) => {
-            logging::init(&args.log);
-            for variable in cli::unknown_variables(env::vars_os()) {
-                tracing::warn!(variable, "unknown environment variable ignored; `etcd-proxy --help` lists the flags");
-            }
-            serve(*args).inspect_err(|error| tracing::error!("not serving: {error}"))
-        }
+        Ok(Invocation::Serve(args)) => serve_logged(*args),
         Ok(Invocation::Claim(args)) => tool(&args.log, tools::claim(*args.clone())),
         Ok(Invocation::Release(args)) => tool(&args.log, tools::release(*args.clone())),
         Ok(Invocation::Usage(args)) => tool(&args.log, tools::usage(*args.clone())),
@@ -37,14 +32,28 @@ fn main() -> ExitCode {
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn serve(args: ServeArgs) -> Result<()> {
+/// Serves, whether or not somebody reads the log.
+fn serve_logged(args: ServeArgs) -> Result<()> {
+    let log = Backlog::start(io::stderr())
+        .context("cannot start the thread that writes the log")
+        .inspect_err(|error| _ = writeln!(io::stderr(), "Error: {error:#}"))?;
+    logging::init(&args.log, log.clone());
+    for variable in cli::unknown_variables(env::vars_os()) {
+        tracing::warn!(variable, "unknown environment variable ignored; `etcd-proxy --help` lists the flags");
+    }
+    let result = serve(args, &log).inspect_err(|error| tracing::error!("not serving: {error}"));
+    log.finish();
+    result
+}
+
+fn serve(args: ServeArgs, log: &Backlog) -> Result<()> {
     let config = Config::try_from(args)?;
-    Ok(runtime()?.block_on(serve::serve(config))?)
+    Ok(runtime()?.block_on(serve::serve(config, log.lost()))?)
 }
 
 /// Runs a command for a person at a terminal, who is told in plain words what went wrong.
 fn tool(log: &LogArgs, command: impl Future<Output = Result<(), tools::ToolError>>) -> Result<()> {
-    logging::init(log);
+    logging::init(log, io::stderr);
     let result = runtime().and_then(|runtime| Ok(runtime.block_on(command)?));
     result.inspect_err(|error| _ = writeln!(io::stderr(), "Error: {error}"))
 }

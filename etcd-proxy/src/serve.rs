@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use prometheus_client::registry::Registry;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -48,11 +48,11 @@ pub enum ServeError {
     Signals(#[source] io::Error),
 }
 
-/// Serves one tenant until SIGTERM or SIGINT, and finishes what is under way then.
+/// Serves one tenant until SIGTERM or SIGINT, and finishes what is under way then. `lost` counts lines of the log.
 ///
 /// # Errors
 /// When it cannot start, or when it turns out, once the upstream can be asked, that the prefix must not be served.
-pub async fn serve(config: Config) -> Result<(), ServeError> {
+pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
     let manager = ServiceManager::from_environment();
     let mut signals = Signals::install().map_err(ServeError::Signals)?;
     let tls = config.tls.clone().map(ServerTls::load).transpose()?.map(Arc::new);
@@ -75,6 +75,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     registry.register_collector(Box::new(ProcessCollector::starting()));
     let metrics = Metrics::new(&mut registry);
     let proxy_registry = registry.sub_registry_with_prefix("etcd_proxy");
+    proxy_registry.register("log_lines_lost", "Lines of the log that were lost, since nobody read it", lost);
     let certificate_metrics = CertificateMetrics::default();
     certificate_metrics.register(proxy_registry);
     upstream_config.metrics.register(proxy_registry);

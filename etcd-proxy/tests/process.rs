@@ -68,5 +68,7 @@ mod tools;
 mod traces;
 #[path = "process/unix.rs"]
 mod unix;
+#[path = "process/unread_log.rs"]
+mod unread_log;
 #[path = "common/wire.rs"]
 mod wire;
