@@ -13,7 +13,9 @@ use crate::{
     limits::Limits,
     meta::MetaLayout,
     metrics::Metrics,
-    server::{BindError, ClientRoutes, ConnectionMetrics, Listener, MetricsRoutes, ProcessCollector, Server},
+    server::{
+        BindError, ClientRoutes, ConnectionMetrics, HEALTH_PATHS, Listener, MetricsRoutes, ProcessCollector, Server,
+    },
     service,
     service_manager::ServiceManager,
     startup::{StartupError, Verdict, check, check_until_answered},
@@ -97,7 +99,7 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
     let probes_of = |services| Probes::new(services, tenant.clone(), gate.clone(), shutdown.clone(), registry.clone());
     let checks = probes_of(services.clone());
     // What the operator asks is not to count as the tenant's, nor to be refused because the tenant asks for too much.
-    let operator_checks = probes_of(gate.before(router.unlimited()));
+    let operator_checks = probes_of(gate.before(router.clone().unlimited()));
 
     // Asked before anything is answered, so that a refusal is seen at once; if there is no answer, asked again beside.
     let verdict = tokio::select! {
@@ -120,11 +122,12 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
         shutdown.clone(),
         connection_metrics.clone(),
     );
+    let tracer = traces.as_ref().map(|traces| traces.tracer().serving(router.paths().chain(HEALTH_PATHS).collect()));
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());
         let routes = ClientRoutes::new(services.clone(), health.clone(), checks.clone(), shutdown.clone())
             .with_access_log(config.access_log)
-            .with_tracer(traces.as_ref().map(Traces::tracer));
+            .with_tracer(tracer.clone());
         server.serve(listener, tls, routes);
     }
     let probe_server = Server::new(

@@ -34,7 +34,7 @@ pub use self::{
     metrics::ConnectionMetrics,
     places::Standing,
     process::ProcessCollector,
-    routes::{ClientRoutes, MetricsRoutes},
+    routes::{ClientRoutes, HEALTH_PATHS, MetricsRoutes},
 };
 use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTlsSource};
 

@@ -102,6 +102,11 @@ impl Router {
         Self { limited: false, ..self }
     }
 
+    /// The paths of all methods.
+    pub fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.methods.paths()
+    }
+
     /// Holds a call against the limits of the tenant's requests. The answer lives as long as a unary call is under way; a stream
     /// keeps its place in `call`.
     fn enter(&self, method: &Method, call: &mut Call) -> Result<Option<Counted<'_>>, EtcdError> {

@@ -3,7 +3,7 @@
 //! As etcd's (`embed/config_tracing.go`): W3C trace context in metadata, spans exported by OTLP over gRPC, and a span whose
 //! caller says nothing sampled at a rate. Off, nothing of it exists.
 
-use std::time::Duration;
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use opentelemetry::{
@@ -27,6 +27,9 @@ const MILLION: f64 = 1e6;
 const LAST_EXPORT: Duration = Duration::from_secs(3);
 /// What an instrumentation is called by.
 const SCOPE: &str = "etcd-proxy";
+/// What a method is called that is not served, as OpenTelemetry's conventions for RPCs have it: a client may write what it
+/// likes in a path, and each name is one more for whoever stores traces.
+const OTHER: &str = "_OTHER";
 
 /// Where spans go, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,13 @@ pub struct Traces {
 /// Begins spans. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Tracer(SdkTracer);
+
+/// Begins the spans of clients' calls. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CallTracer {
+    tracer: Tracer,
+    paths: Arc<HashSet<&'static str>>,
+}
 
 /// A call under way. Counts as cancelled if it is dropped before it has ended.
 pub(crate) struct CallSpan {
@@ -121,12 +131,9 @@ impl Traces {
 // === impl Tracer ===
 
 impl Tracer {
-    /// Begins the span of a client's call, which the upstream calls made for it continue. None if it is not sampled.
-    pub(crate) fn serve(&self, request: &mut Request<Body>, peer: impl ToString) -> Option<CallSpan> {
-        let parent = parent(request.headers());
-        let span = self
-            .begin(SpanKind::Server, request, &parent, |_| KeyValue::new("network.peer.address", peer.to_string()))?;
-        Some(span)
+    /// What begins the spans of calls to the methods that are served at `paths`.
+    pub fn serving(self, paths: HashSet<&'static str>) -> CallTracer {
+        CallTracer { tracer: self, paths: Arc::new(paths) }
     }
 
     /// Begins the span of a call to the upstream, if it is made for a call that is traced.
@@ -135,31 +142,50 @@ impl Tracer {
         if !parent.span().span_context().is_sampled() {
             return None;
         }
-        self.begin(SpanKind::Client, request, &parent, |_| KeyValue::new("peer.service", "etcd"))
+        let method = request.uri().path().to_owned();
+        self.begin(SpanKind::Client, &method, request, &parent, || KeyValue::new("peer.service", "etcd"))
     }
 
     fn begin(
         &self,
         kind: SpanKind,
+        method: &str,
         request: &mut Request<Body>,
         parent: &Context,
-        peer: impl FnOnce(&str) -> KeyValue,
+        peer: impl FnOnce() -> KeyValue,
     ) -> Option<CallSpan> {
-        let path = request.uri().path().trim_start_matches('/').to_owned();
-        let span = self.0.span_builder(path.clone()).with_kind(kind);
+        let name = method.trim_start_matches('/');
+        let span = self.0.span_builder(name.to_owned()).with_kind(kind);
         let mut span = self.0.build_with_context(span, parent);
         if !span.span_context().is_sampled() {
             // What the client sent goes on as it is.
             return None;
         }
-        let (service, method) = path.split_once('/').unwrap_or((&path, ""));
         span.set_attribute(KeyValue::new("rpc.system", "grpc"));
-        span.set_attribute(KeyValue::new("rpc.service", service.to_owned()));
-        span.set_attribute(KeyValue::new("rpc.method", method.to_owned()));
-        span.set_attribute(peer(&path));
+        match name.split_once('/') {
+            Some((service, method)) => {
+                span.set_attribute(KeyValue::new("rpc.service", service.to_owned()));
+                span.set_attribute(KeyValue::new("rpc.method", method.to_owned()));
+            }
+            None => span.set_attribute(KeyValue::new("rpc.method", name.to_owned())),
+        }
+        span.set_attribute(peer());
         let context = parent.with_remote_span_context(span.span_context().clone());
         TraceContextPropagator::new().inject_context(&context, &mut MetadataMut(request.headers_mut()));
         Some(CallSpan { span, ended: false })
+    }
+}
+
+// === impl CallTracer ===
+
+impl CallTracer {
+    /// Begins the span of a client's call, which the upstream calls made for it continue. None if it is not sampled.
+    pub(crate) fn serve(&self, request: &mut Request<Body>, peer: impl ToString) -> Option<CallSpan> {
+        let parent = parent(request.headers());
+        let method = self.paths.get(request.uri().path()).copied().unwrap_or(OTHER);
+        self.tracer.begin(SpanKind::Server, method, request, &parent, || {
+            KeyValue::new("network.peer.address", peer.to_string())
+        })
     }
 }
 

@@ -13,11 +13,13 @@ use crate::{
     drain::Shutdown,
     grpc::{Deadline, Seen, malformed, until_closing::UntilClosing, until_end::until_end},
     health::{HealthService, Probes},
-    traces::Tracer,
+    traces::CallTracer,
 };
 
 /// Path of the methods of grpc.health.v1.
 const HEALTH: &str = "/grpc.health.v1.Health/";
+/// They themselves.
+pub const HEALTH_PATHS: [&str; 2] = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
 /// Full name of their requests.
 const HEALTH_REQUEST: &str = "grpc.health.v1.HealthCheckRequest";
 
@@ -29,7 +31,7 @@ pub struct ClientRoutes<S> {
     probes: Probes<S>,
     shutdown: Shutdown,
     access_log: bool,
-    tracer: Option<Tracer>,
+    tracer: Option<CallTracer>,
 }
 
 /// Routes of the metrics listeners.
@@ -54,7 +56,7 @@ impl<S> ClientRoutes<S> {
 
     /// The same, with a span for each RPC, if there is a tracer.
     #[must_use]
-    pub fn with_tracer(self, tracer: Option<Tracer>) -> Self {
+    pub fn with_tracer(self, tracer: Option<CallTracer>) -> Self {
         Self { tracer, ..self }
     }
 }

@@ -128,6 +128,10 @@ impl Methods {
         self.by_path.get(path)
     }
 
+    pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.by_path.keys().copied()
+    }
+
     /// What grpc-go says of a path that leads nowhere.
     pub(super) fn unknown(&self, path: &str) -> Status {
         match split(path) {

@@ -25,7 +25,7 @@ fn field(number: u8, inner: &[u8]) -> Vec<u8> {
 }
 
 /// The status of a call with this one message.
-async fn ask(proxy: &Proxy, path: &str, message: &[u8]) -> Status {
+pub(crate) async fn ask(proxy: &Proxy, path: &str, message: &[u8]) -> Status {
     let request = Request::post(format!("http://etcd{path}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")

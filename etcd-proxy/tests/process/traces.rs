@@ -16,9 +16,12 @@ use proto::etcdserverpb::{
     watch_request::RequestUnion,
 };
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{Code, Request, Response, Status, transport::Server};
 
-use crate::child::{Etcd, Proxy, eventually};
+use crate::{
+    child::{Etcd, Proxy, eventually},
+    deep::ask,
+};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -169,6 +172,36 @@ async fn calls_of_clients_that_do_not_trace_are_sampled_at_the_rate() {
     let span = eventually("a span", async || collector.spans("etcdserverpb.KV/Put", SpanKind::Server).pop()).await;
     assert!(span.parent_span_id.is_empty(), "{span:?}");
     assert_eq!(collector.0.lock()[0].0["service.name"], "etcd-proxy");
+}
+
+/// Clients may write what they like into a path.
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_that_are_not_served_have_one_name_in_traces() {
+    let collector = Collector::default();
+    let etcd = Etcd::start().await;
+    let address = format!("--distributed-tracing-address={}", collector.start().await);
+    let flags = ["--enable-distributed-tracing", &address, "--distributed-tracing-sampling-rate=1000000"];
+    let proxy = Proxy::start("/a/", &etcd, &flags).await;
+    for (path, code) in [
+        ("/geheim.KV/Put", Code::Unimplemented),
+        ("/etcdserverpb.KV/geheim", Code::Unimplemented),
+        ("/geheim", Code::Unimplemented),
+        ("/etcdserverpb.KV/Put", Code::InvalidArgument),
+        ("/grpc.health.v1.Health/Check", Code::Ok),
+    ] {
+        let status = ask(&proxy, path, b"").await;
+        assert_eq!(status.code(), code, "{path}: {status:?}");
+    }
+    let all = eventually("all spans", async || {
+        let spans: Vec<Span> = collector.0.lock().iter().map(|(_, span)| span.clone()).collect();
+        let spans: Vec<Span> = spans.into_iter().filter(|span| span.kind() == SpanKind::Server).collect();
+        (spans.len() == 5).then_some(spans)
+    })
+    .await;
+    let mut names: Vec<&str> = all.iter().map(|span| &*span.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["_OTHER", "_OTHER", "_OTHER", "etcdserverpb.KV/Put", "grpc.health.v1.Health/Check"]);
+    assert!(!format!("{all:?}").contains("geheim"), "{all:?}");
 }
 
 /// A collector that is not there costs its spans and nothing else.
