@@ -31,7 +31,6 @@ use crate::{
     limits::Amount,
     meta::TenantKeys,
     prefix::{ForeignKey, Prefix},
-    unknown::Refusal,
 };
 
 /// What the messages of a tenant are rewritten by, at one moment.
@@ -181,12 +180,6 @@ impl From<EtcdError> for Interrupt {
 impl From<Unsupported> for Interrupt {
     fn from(error: Unsupported) -> Self {
         Self::Refused(error.into())
-    }
-}
-
-impl From<Refusal> for Interrupt {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal.into())
     }
 }
 

@@ -263,11 +263,11 @@ impl Tenant {
     }
 
     /// Does what an interrupted rewrite waits for, after which it can be tried again. Returns whether it has turned out that
-    /// the tenant has never been granted a lease, which the next try has to know.
+    /// the tenant has never been granted a lease, which the next try has to know. `method` is the path of the call, for the log.
     ///
     /// # Errors
     /// What the client gets if it cannot go on.
-    pub async fn resolve(&self, interrupt: Interrupt) -> Result<bool, Status> {
+    pub async fn resolve(&self, interrupt: Interrupt, method: &'static str) -> Result<bool, Status> {
         match interrupt {
             Interrupt::NeedsLeases => self.never_granted().await,
             Interrupt::MeetsLease => self.leases().await.map(|_| false),
@@ -280,7 +280,12 @@ impl Tenant {
             Interrupt::LoginEnded => Err(upstream::expired()),
             Interrupt::Foreign => {
                 self.0.metrics.foreign_keys.inc();
-                tracing::error!(prefix = %self.0.config.prefix, "the upstream's answer held a key outside the prefix; it was held back");
+                // Not the key: it is somebody else's.
+                tracing::error!(
+                    prefix = %self.0.config.prefix,
+                    method,
+                    "the upstream's answer held a key outside the prefix; it was held back"
+                );
                 Err(Status::internal(
                     "etcd-proxy: the upstream's answer was held back because it does not belong to this tenant",
                 ))

@@ -356,25 +356,22 @@ impl Cursor<'_> {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The same as grpc-go says it of a message of a stream, for which it has words of its own.
-    pub fn in_stream(self) -> Status {
-        match self {
-            Self::Malformed | Self::TooDeep => Status::internal(
-                "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data",
-            ),
-            Self::Unknown { .. } => self.into(),
-        }
+    /// The answer to a unary request.
+    pub fn in_unary(self) -> Status {
+        // grpc-go's words (`server.go`, `processUnaryRPC`) and those of Go's protobuf.
+        self.with("grpc: error unmarshalling request: proto: cannot parse invalid wire-format data")
     }
-}
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            // The text that grpc-go and Go's protobuf make of it.
-            Refusal::Malformed | Refusal::TooDeep => {
-                Self::internal("grpc: error unmarshalling request: proto: cannot parse invalid wire-format data")
-            }
-            Refusal::Unknown { message, field } => Self::unimplemented(format!(
+    /// The end of a stream, or the answer to a request that is to be answered by one.
+    pub fn in_stream(self) -> Status {
+        // grpc-go has words of its own for them (`rpc_util.go`, `recv`).
+        self.with("grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data")
+    }
+
+    fn with(self, malformed: &'static str) -> Status {
+        match self {
+            Self::Malformed | Self::TooDeep => Status::internal(malformed),
+            Self::Unknown { message, field } => Status::unimplemented(format!(
                 "etcd-proxy: field {field} of {message} is unknown here and may carry a key, so the request is refused; a newer etcd-proxy may know it"
             )),
         }
@@ -457,7 +454,7 @@ mod tests {
         // key as varint, and as a group: Go keeps both as unknown fields.
         assert_eq!(scan("etcdserverpb.RangeRequest", &[0x08, 0x01]), unknown("etcdserverpb.RangeRequest", 1));
         assert_eq!(scan("etcdserverpb.RangeRequest", &[0x0b, 0x0c]), unknown("etcdserverpb.RangeRequest", 1));
-        let status = Status::from(scan("etcdserverpb.RangeRequest", &extra).unwrap_err());
+        let status = scan("etcdserverpb.RangeRequest", &extra).unwrap_err().in_unary();
         assert_eq!(status.code(), tonic::Code::Unimplemented);
         assert!(status.message().contains("field 99 of etcdserverpb.RangeRequest"), "{}", status.message());
     }

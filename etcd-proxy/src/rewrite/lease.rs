@@ -36,6 +36,8 @@ impl Rpc for KeepAlive {
     type Request = LeaseKeepAliveRequest;
     type Response = LeaseKeepAliveResponse;
 
+    const STREAMED: bool = true;
+
     fn request(view: &View<'_>, request: &mut LeaseKeepAliveRequest) -> Result<(), Interrupt> {
         request.id = view.lease_to_upstream(request.id)?;
         Ok(())

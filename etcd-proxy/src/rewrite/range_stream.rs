@@ -10,7 +10,7 @@ use proto::etcdserverpb::{RangeRequest, RangeResponse, RangeStreamResponse};
 
 use super::{
     Interrupt, RangeStream, Rewriter, Rpc, View,
-    typed::{decode_request, decode_response, encode},
+    typed::{decode_response, decode_streamed, encode},
 };
 use crate::{
     error::EtcdError,
@@ -56,7 +56,7 @@ impl Progress {
 
 impl Rewriter for RangeParts {
     fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let mut request: RangeRequest = decode_request(self.schema, self.request, message)?;
+        let mut request: RangeRequest = decode_streamed(self.schema, self.request, message)?;
         RangeStream::check(view, &request)?;
         self.progress.lock().revision = request.revision;
         RangeStream::request(view, &mut request)?;

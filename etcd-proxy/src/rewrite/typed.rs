@@ -38,6 +38,9 @@ pub trait Rpc: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether requests are messages of a stream.
+    const STREAMED: bool = false;
+
     /// Changes a tenant's request into the upstream's.
     ///
     /// # Errors
@@ -92,7 +95,8 @@ impl<R: Rpc> Typed<R> {
 
 impl<R: Rpc> Rewriter for Typed<R> {
     fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let mut request: R::Request = decode_request(self.schema, self.request, message)?;
+        let decode = if R::STREAMED { decode_streamed } else { decode_request };
+        let mut request: R::Request = decode(self.schema, self.request, message)?;
         R::check(view, &request)?;
         R::request(view, &mut request)?;
         encode(&request, out)
@@ -131,20 +135,29 @@ impl<R: Rpc> Rewriter for Typed<R> {
     }
 }
 
-/// Looks for unknown fields, then decodes.
-pub(super) fn decode_request<M: Message + Default>(
+/// The message of a unary request.
+fn decode_request<M: Message + Default>(schema: &Schema, id: MessageId, message: &Bytes) -> Result<M, Interrupt> {
+    decode(schema, id, message).map_err(|refusal| match refusal {
+        // Only Txns nest. Every level below the first takes at least one operation, of which there are too few.
+        Refusal::TooDeep => EtcdError::TooManyOps.into(),
+        refusal => Interrupt::Refused(refusal.in_unary()),
+    })
+}
+
+/// A message of a stream, or of a request whose answer is one.
+pub(super) fn decode_streamed<M: Message + Default>(
     schema: &Schema,
     id: MessageId,
     message: &Bytes,
 ) -> Result<M, Interrupt> {
-    match schema.scan(id, message, MAX_DEPTH) {
-        Ok(()) => {}
-        // Only Txns nest. Every level below the first takes at least one operation, of which there are too few.
-        Err(Refusal::TooDeep) => return Err(EtcdError::TooManyOps.into()),
-        Err(refusal) => return Err(refusal.into()),
-    }
+    decode(schema, id, message).map_err(|refusal| Interrupt::Refused(refusal.in_stream()))
+}
+
+/// Looks for unknown fields, then decodes.
+fn decode<M: Message + Default>(schema: &Schema, id: MessageId, message: &Bytes) -> Result<M, Refusal> {
+    schema.scan(id, message, MAX_DEPTH)?;
     // What the scan has passed fails here for invalid UTF-8 only.
-    M::decode(message.clone()).map_err(|_| Refusal::Malformed.into())
+    M::decode(message.clone()).map_err(|_| Refusal::Malformed)
 }
 
 pub(super) fn decode_response<M: Message + Default>(message: &Bytes) -> Result<M, Interrupt> {

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::{
     Interrupt, Rewriter, View,
-    typed::{decode_request, decode_response, encode},
+    typed::{decode_response, decode_streamed, encode},
 };
 use crate::{
     error::EtcdError,
@@ -153,7 +153,7 @@ impl Drop for WatchStream {
 
 impl Rewriter for WatchStream {
     fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let mut request: WatchRequest = decode_request(self.schema, self.request, message)?;
+        let mut request: WatchRequest = decode_streamed(self.schema, self.request, message)?;
         if let Some(RequestUnion::CreateRequest(create)) = &mut request.request_union {
             self.create(view, create)?;
         }

@@ -97,7 +97,7 @@ async fn granted(
 /// together with keys of others, which would go with it: its id is known, and yet it is not the tenant's.
 pub(super) async fn revoke(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: LeaseRevokeRequest = call.request("etcdserverpb.LeaseRevokeRequest")?;
-    let id = to_upstream(call.tenant, request.id).await?;
+    let id = to_upstream(call.tenant, call.path, request.id).await?;
     let mark = RangeRequest { key: call.tenant.keys().lease_mark(id), count_only: true, ..Default::default() };
     let marks: RangeResponse = call.ask_by("/etcdserverpb.KV/Range", &mark).await?;
     if marks.count == 0 {
@@ -107,7 +107,7 @@ pub(super) async fn revoke(call: OwnCall<'_>) -> Result<BytesMut, Status> {
 }
 
 /// The upstream's id of the lease that a request names; one that nobody was granted where the tenant never was.
-async fn to_upstream(tenant: &Tenant, id: i64) -> Result<i64, Status> {
+async fn to_upstream(tenant: &Tenant, path: &'static str, id: i64) -> Result<i64, Status> {
     let mut never_granted = false;
     loop {
         let view = View { never_granted, ..tenant.view() };
@@ -115,7 +115,7 @@ async fn to_upstream(tenant: &Tenant, id: i64) -> Result<i64, Status> {
             Ok(id) => return Ok(id),
             Err(interrupt) => interrupt,
         };
-        never_granted |= tenant.resolve(interrupt).await?;
+        never_granted |= tenant.resolve(interrupt, path).await?;
     }
 }
 

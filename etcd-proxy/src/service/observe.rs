@@ -57,7 +57,7 @@ pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Re
     own_stream::serve(tenant, deadline, call, tenant.stream_patience(), async move {
         let message = incoming.only().await?.message;
         let call = OwnCall { tenant, path, headers, message };
-        let request: LeaderRequest = call.request("v3electionpb.LeaderRequest")?;
+        let request: LeaderRequest = call.streaming_request("v3electionpb.LeaderRequest")?;
         let observer = Observer { local: call.local(), queue: Queue::of(&request.name), stage: Stage::Look };
         Ok(futures::stream::try_unfold(observer, async |mut observer| match observer.next().await? {
             Some(leader) => Ok(Some((answer(&leader)?.freeze(), observer))),

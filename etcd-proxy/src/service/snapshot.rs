@@ -40,7 +40,8 @@ pub(super) async fn serve(tenant: &Tenant, client: ClientCall, call: Call) -> Re
     let ClientCall { path, headers, deadline, incoming } = client;
     own_stream::serve(tenant, deadline, call, tenant.answer_patience(), async move {
         let message = incoming.only().await?.message;
-        let _: SnapshotRequest = OwnCall { tenant, path, headers, message }.request("etcdserverpb.SnapshotRequest")?;
+        let _: SnapshotRequest =
+            OwnCall { tenant, path, headers, message }.streaming_request("etcdserverpb.SnapshotRequest")?;
         let place = tenant.snapshot_place().await?;
         let Snapshot { file, revision, version } = snapshot::take(tenant).await?;
         tracing::info!(revision, bytes = file.size(), storage_version = version, "sending a snapshot to a client");

@@ -49,6 +49,7 @@ const NO_MEMORY: &str = "etcd-proxy: no memory got free for a long message of th
 
 /// The client's messages on their way to the upstream.
 struct RequestStream {
+    path: &'static str,
     client: Incoming<Body>,
     rewriter: Arc<dyn Rewriter>,
     tenant: Tenant,
@@ -76,6 +77,7 @@ enum Ending {
 
 /// The upstream's messages on their way to the client.
 struct ResponseStream {
+    path: &'static str,
     /// Gone once the stream has ended.
     upstream: Option<UpstreamBody>,
     frames: Frames,
@@ -167,7 +169,7 @@ pub(super) async fn own_watch(
 }
 
 async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: Option<Call>) -> Result<Body, Status> {
-    let deadline = client.deadline;
+    let (deadline, path) = (client.deadline, client.path);
     let opened = deadline.limit(pin!(open(tenant, kind, client, call.is_some()))).await;
     let checked = opened.and_then(|opened| {
         grpc::check_response(opened.upstream.status(), opened.upstream.headers())?;
@@ -177,6 +179,7 @@ async fn respond(tenant: &Tenant, kind: &Stream, client: ClientCall, mut call: O
         Ok(Opened { upstream, rewriter, watched, open }) => {
             let (parts, upstream) = upstream.into_parts();
             let stream = ResponseStream {
+                path,
                 upstream: Some(upstream),
                 frames: Frames::trusted(),
                 rewriter,
@@ -225,7 +228,9 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall, limited: bool)
             let rewriter = unknown::schema().and_then(RangeParts::new).map_err(internal)?;
             let Arrived { message, share: _held } = incoming.only().await?;
             let frame =
-                match unary::rewritten(tenant, &mut false, |view, out| rewriter.request(view, &message, out)).await {
+                match unary::rewritten(tenant, path, &mut false, |view, out| rewriter.request(view, &message, out))
+                    .await
+                {
                     Ok(frame) => frame,
                     Err(refused) => return Err(refused_range(channel, path, headers, tenant, refused).await),
                 };
@@ -240,12 +245,14 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall, limited: bool)
             let by_token = tenant.upstream().user().is_some();
             let rewriter = unknown::schema().and_then(|schema| WatchStream::new(schema, watches));
             let rewriter = Arc::new(rewriter.map_err(internal)?.by_token(by_token));
-            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::AtOnce, limited);
+            let (request, failure) =
+                RequestStream::open(path, incoming, rewriter.clone(), tenant, Ending::AtOnce, limited);
             (rewriter, request, Some(failure), Some(Open::new(&tenant.metrics().watch_streams)))
         }
         Stream::KeepAlive => {
             let rewriter = Arc::new(unknown::schema().and_then(KeepAliveStream::new).map_err(internal)?);
-            let (request, failure) = RequestStream::open(incoming, rewriter.clone(), tenant, Ending::Answered, limited);
+            let (request, failure) =
+                RequestStream::open(path, incoming, rewriter.clone(), tenant, Ending::Answered, limited);
             let open = Open::new(&tenant.metrics().keep_alive_streams);
             (rewriter, request, Some(failure), Some(open))
         }
@@ -291,6 +298,7 @@ async fn refused_range(
 impl RequestStream {
     /// The body for the upstream, and what tells why it broke off.
     fn open(
+        path: &'static str,
         client: Incoming<Body>,
         rewriter: Arc<dyn Rewriter>,
         tenant: &Tenant,
@@ -299,7 +307,7 @@ impl RequestStream {
     ) -> (Body, Failure) {
         let (failure, failed) = oneshot::channel();
         let (tenant, failure) = (tenant.clone(), Some(failure));
-        let stream = Self { client, rewriter, tenant, limited, waiting: None, refused: None, failure, ending };
+        let stream = Self { path, client, rewriter, tenant, limited, waiting: None, refused: None, failure, ending };
         (Body::new(stream), Failure { failed, ending })
     }
 
@@ -340,8 +348,8 @@ impl RequestStream {
                 }
             }
             Err(interrupt) => {
-                let tenant = self.tenant.clone();
-                self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt).await })));
+                let (tenant, path) = (self.tenant.clone(), self.path);
+                self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt, path).await })));
             }
         }
     }
@@ -423,8 +431,8 @@ impl ResponseStream {
                 self.ending = Some(upstream::expired());
             }
             Err(interrupt) => {
-                let tenant = self.tenant.clone();
-                self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt).await })));
+                let (tenant, path) = (self.tenant.clone(), self.path);
+                self.waiting = Some((message, Box::pin(async move { tenant.resolve(interrupt, path).await })));
             }
         }
     }

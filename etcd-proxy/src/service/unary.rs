@@ -21,7 +21,7 @@ use crate::{
     metrics::add_bytes,
     rewrite::{Interrupt, LongAnswer, Rewriter, View},
     tenant::Tenant,
-    unknown,
+    unknown::{self, Refusal},
 };
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -102,7 +102,7 @@ async fn pass_on(
     let Received { message, share } =
         asked(tenant, rewriter, path, headers, message, copies, &mut never_granted).await?;
     let Some(share) = share else {
-        let frame = answered(tenant, rewriter, &message, &mut never_granted).await?;
+        let frame = answered(tenant, rewriter, path, &message, &mut never_granted).await?;
         return Ok(Answer { frame, share }.into_body(tenant));
     };
     let long = loop {
@@ -111,10 +111,10 @@ async fn pass_on(
             Ok(long) => break long,
             Err(interrupt) => interrupt,
         };
-        never_granted |= tenant.resolve(interrupt).await?;
+        never_granted |= tenant.resolve(interrupt, path).await?;
     };
     let Some(answer) = long else {
-        let frame = answered(tenant, rewriter, &message, &mut never_granted).await?;
+        let frame = answered(tenant, rewriter, path, &message, &mut never_granted).await?;
         return Ok(Answer { frame, share: Some(share) }.into_body(tenant));
     };
     let body = UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share);
@@ -132,17 +132,18 @@ pub(super) async fn forward(
     let mut never_granted = false;
     let Received { message, share } =
         asked(tenant, rewriter, path, headers, message, COPIES, &mut never_granted).await?;
-    Ok(Answer { frame: answered(tenant, rewriter, &message, &mut never_granted).await?, share })
+    Ok(Answer { frame: answered(tenant, rewriter, path, &message, &mut never_granted).await?, share })
 }
 
 /// The tenant's frame of the upstream's answer.
 async fn answered(
     tenant: &Tenant,
     rewriter: &dyn Rewriter,
+    path: &'static str,
     message: &Bytes,
     never_granted: &mut bool,
 ) -> Result<BytesMut, Status> {
-    let frame = rewritten(tenant, never_granted, |view, out| rewriter.response(view, message, out)).await?;
+    let frame = rewritten(tenant, path, never_granted, |view, out| rewriter.response(view, message, out)).await?;
     add_bytes(&tenant.metrics().rewritten_responses, frame.len());
     Ok(frame)
 }
@@ -157,7 +158,7 @@ async fn asked(
     copies: usize,
     never_granted: &mut bool,
 ) -> Result<Received, Status> {
-    let request = rewritten(tenant, never_granted, |view, out| rewriter.request(view, message, out)).await?;
+    let request = rewritten(tenant, path, never_granted, |view, out| rewriter.request(view, message, out)).await?;
     tenant.check_length(&request)?;
     add_bytes(&tenant.metrics().rewritten_requests, request.len());
     let place = match tenant.limits().storage() {
@@ -236,6 +237,7 @@ fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Received, N
 /// the request to its answer.
 pub(super) async fn rewritten(
     tenant: &Tenant,
+    path: &'static str,
     never_granted: &mut bool,
     rewrite: impl Fn(&View<'_>, &mut BytesMut) -> Result<(), Interrupt>,
 ) -> Result<BytesMut, Status> {
@@ -246,7 +248,7 @@ pub(super) async fn rewritten(
             Ok(()) => return Ok(out),
             Err(interrupt) => interrupt,
         };
-        *never_granted |= tenant.resolve(interrupt).await?;
+        *never_granted |= tenant.resolve(interrupt, path).await?;
     }
 }
 
@@ -303,10 +305,19 @@ pub(super) struct OwnCall<'a> {
 impl OwnCall<'_> {
     /// The request, which must hold nothing unknown.
     pub(super) fn request<M: Message + Default>(&self, name: &str) -> Result<M, Status> {
+        self.decode(name, Refusal::in_unary)
+    }
+
+    /// The same of a call whose answer is a stream.
+    pub(super) fn streaming_request<M: Message + Default>(&self, name: &str) -> Result<M, Status> {
+        self.decode(name, Refusal::in_stream)
+    }
+
+    fn decode<M: Message + Default>(&self, name: &str, refused: fn(Refusal) -> Status) -> Result<M, Status> {
         let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
         let id = schema.message(name).map_err(|error| Status::internal(error.to_string()))?;
-        schema.scan(id, &self.message, MAX_DEPTH)?;
-        M::decode(self.message.clone()).map_err(|_| unknown::Refusal::Malformed.into())
+        schema.scan(id, &self.message, MAX_DEPTH).map_err(refused)?;
+        M::decode(self.message.clone()).map_err(|_| refused(Refusal::Malformed))
     }
 
     /// The tenant's etcd, for the steps of this call.

@@ -21,6 +21,8 @@ use crate::{
     upstream::{Position, Reader, after, in_time},
 };
 
+/// What reads like this. HashKV does, too.
+const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 /// Leases that are asked for at a time.
 const LOOK_UPS: usize = 16;
 /// The time to live of a lease that was there at the revision and is over by now, in seconds. etcd makes it as long as the
@@ -167,7 +169,7 @@ impl Keys {
         match self.tenant.config().prefix.strip(&kv.key) {
             Ok(key) => kv.key = key,
             Err(_) => {
-                self.tenant.resolve(Interrupt::Foreign).await?;
+                self.tenant.resolve(Interrupt::Foreign, SNAPSHOT).await?;
             }
         }
         if kv.lease != 0 {

@@ -186,6 +186,35 @@ async fn malformed_deadlines_are_refused_as_by_etcd() {
     }
 }
 
+/// grpc-go has other words for a message of a stream, and for a request that a stream answers, than for a unary one.
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_messages_end_streams_with_etcds_words() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let urls = [etcd.url(), format!("http://{}", proxy.address)];
+    for (path, words) in [
+        ("etcdserverpb.KV/Range", "error unmarshalling request"),
+        ("etcdserverpb.KV/RangeStream", "failed to unmarshal the received message"),
+        ("etcdserverpb.Watch/Watch", "failed to unmarshal the received message"),
+        ("etcdserverpb.Lease/LeaseKeepAlive", "failed to unmarshal the received message"),
+        ("etcdserverpb.Maintenance/Snapshot", "failed to unmarshal the received message"),
+        ("v3electionpb.Election/Observe", "failed to unmarshal the received message"),
+    ] {
+        let mut answers = Vec::new();
+        for url in &urls {
+            let call = http::Request::builder().uri(format!("http://etcd/{path}"));
+            // Half a tag.
+            let (http, length, code, text) = answer_to(url, call, &[0, 0, 0, 0, 1, 0x80]).await;
+            // Go's protobuf writes one space or the other, so that nobody relies on its words.
+            answers.push((http, length, code, text.replace('\u{a0}', " ")));
+        }
+        // An etcd that has no RangeStream does not look at the message; nor does the proxy before it.
+        let there = answers[0].2 != Code::Unimplemented;
+        assert!(there == answers[0].3.contains(words), "{path}: {answers:?}");
+        assert_eq!(answers[0], answers[1], "{path}");
+    }
+}
+
 /// What came before the message that cannot be read is answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_question_of_reflection_ends_the_stream_with_the_reason() {

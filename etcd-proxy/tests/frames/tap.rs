@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// As long as the tenant's prefix, so that all lengths stay right.
-const FOREIGN: &str = "/frames-tenan0/";
+pub(crate) const FOREIGN: &str = "/frames-tenan0/";
 /// Windows that hold up nothing.
 const WINDOW: u32 = 16 << 20;
 

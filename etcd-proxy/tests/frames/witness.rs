@@ -14,7 +14,10 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt as _;
 use tonic::{Streaming, transport::Channel};
 
-use crate::child::{Etcd, Proxy};
+use crate::{
+    child::{Etcd, Proxy},
+    tap::FOREIGN,
+};
 
 /// Longest time for anything, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -130,6 +133,11 @@ impl Watched {
         }
         if log.contains("panicked") {
             return Err(format!("a panic: {log}"));
+        }
+        for line in log.lines().filter(|line| line.contains("a key outside the prefix")) {
+            if !line.contains(r#""method":"/etcdserverpb."#) || line.contains(FOREIGN) {
+                return Err(format!("a foreign key is told of without its method, or with the key: {line}"));
+            }
         }
         let most = self.proxy.program.most_resident();
         if most > MEMORY { Err(format!("{} MiB of memory", most >> 20)) } else { Ok(()) }
