@@ -258,6 +258,9 @@ impl Desk {
             .flag("prefix", "/suite/")
             .flag("listen-client-urls", format!("{scheme}://{address}"))
             .flag("listen-metrics-urls", &metrics);
+        // An etcd with a proxy of its own has no other tenant, and its history is the test's.
+        let alone = ["--compaction-policy=passthrough", "--compaction-min-age=0s"];
+        let spec = etcd.iter().flat_map(|_| alone).fold(spec, Spec::arg);
         let limits = [("max-request-bytes", request.max_request_bytes), ("max-txn-ops", request.max_txn_ops)];
         let given = limits.into_iter().filter(|(_, limit)| *limit > 0);
         let spec = given.fold(spec, |spec, (flag, limit)| spec.flag(flag, limit.to_string()));
