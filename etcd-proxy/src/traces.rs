@@ -137,7 +137,7 @@ impl Tracer {
     }
 
     /// Begins the span of a call to the upstream, if it is made for a call that is traced.
-    pub(crate) fn ask(&self, request: &mut Request<Body>) -> Option<CallSpan> {
+    pub(crate) fn ask<B>(&self, request: &mut Request<B>) -> Option<CallSpan> {
         let parent = parent(request.headers());
         if !parent.span().span_context().is_sampled() {
             return None;
@@ -146,11 +146,11 @@ impl Tracer {
         self.begin(SpanKind::Client, &method, request, &parent, || KeyValue::new("peer.service", "etcd"))
     }
 
-    fn begin(
+    fn begin<B>(
         &self,
         kind: SpanKind,
         method: &str,
-        request: &mut Request<Body>,
+        request: &mut Request<B>,
         parent: &Context,
         peer: impl FnOnce() -> KeyValue,
     ) -> Option<CallSpan> {

@@ -20,6 +20,7 @@ mod greeting;
 mod keys;
 mod login;
 mod metrics;
+mod payload;
 mod pool;
 mod revocable;
 mod sender;

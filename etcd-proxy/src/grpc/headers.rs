@@ -2,10 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode,
-    header::{CONTENT_TYPE, TE},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tonic::{Code, Status, body::Body};
 
@@ -38,7 +35,7 @@ const TOLERANCE: Duration = Duration::from_millis(20);
 impl UpstreamHeaders {
     /// Picks from a client's headers what goes upstream.
     pub fn from_client(client: &HeaderMap) -> Self {
-        let mut headers = HeaderMap::with_capacity(4);
+        let mut headers = HeaderMap::new();
         for name in &FORWARDED {
             for value in client.get_all(name) {
                 headers.append(name, value.clone());
@@ -63,16 +60,13 @@ impl UpstreamHeaders {
         Self(headers)
     }
 
-    /// The upstream request with these headers.
-    pub fn request(self, path: &'static str, body: Body) -> Request<Body> {
+    /// The upstream request with these headers. What all requests have is put in where they are sent.
+    pub fn request<B>(self, path: &'static str, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = http::Uri::from_static(path);
-        let headers = request.headers_mut();
-        *headers = self.0;
-        headers.insert(CONTENT_TYPE, const { HeaderValue::from_static("application/grpc") });
-        headers.insert(TE, const { HeaderValue::from_static("trailers") });
+        *request.headers_mut() = self.0;
         request
     }
 }

@@ -8,9 +8,8 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use tonic::{Code, Status};
-use tower::Service as _;
 
 use super::{
     Abandon, Budget, LONG, NoShare, Share, UpstreamHeaders,
@@ -59,15 +58,14 @@ pub enum NoAnswer {
 /// # Errors
 /// When there is none.
 pub async fn call(
-    mut channel: UpstreamChannel,
+    channel: UpstreamChannel,
     path: &'static str,
     headers: UpstreamHeaders,
     frame: Bytes,
     budget: &Budget,
     copies: usize,
 ) -> Result<Received, NoAnswer> {
-    let request = headers.request(path, tonic::body::Body::new(Full::new(frame)));
-    read_answer(channel.call(request).await?, Some((budget, copies))).await
+    read_answer(channel.ask(headers.request(path, frame)).await?, Some((budget, copies))).await
 }
 
 /// Reads the one message of an upstream's answer, which must end with status OK. A long one takes a share of the budget before

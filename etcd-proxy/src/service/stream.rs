@@ -273,7 +273,7 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall, limited: bool)
 /// The answer to a RangeStream that is refused here. An upstream without RangeStream would refuse it otherwise, and clients
 /// fall back on that answer alone: so it is asked first, for nothing.
 async fn refused_range(
-    mut channel: UpstreamChannel,
+    channel: UpstreamChannel,
     path: &'static str,
     headers: UpstreamHeaders,
     tenant: &Tenant,
@@ -284,7 +284,7 @@ async fn refused_range(
     if put_message(&nothing, &mut frame).is_err() {
         return refused;
     }
-    match channel.call(headers.request(path, Body::new(Full::new(frame.freeze())))).await {
+    match channel.ask(headers.request(path, frame.freeze())).await {
         Ok(answer) => match grpc::check_response(answer.status(), answer.headers()) {
             Err(status) if status.code() == Code::Unimplemented => status,
             _ => refused,

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use prost::Message;
 use proto::etcdserverpb::{AuthenticateRequest, AuthenticateResponse, RangeRequest};
-use tonic::{Status, body::Body};
+use tonic::Status;
 
 use super::{
     UpstreamBody,
     credentials::{self, Credentials, Ticket},
     dial::Traffic,
+    payload::Payload,
     pool::Pool,
 };
 use crate::grpc::{self, UpstreamHeaders, framing::put_message};
@@ -25,15 +26,15 @@ impl Pool {
     pub(super) async fn send_as(
         self: &Arc<Self>,
         user: &Arc<Credentials>,
-        request: Request<Body>,
+        request: Request<Payload>,
     ) -> Result<Response<UpstreamBody>, Status> {
         match self.traffic() {
             Traffic::Streams => self.open_as(user, request).await,
             Traffic::Unary | Traffic::Ranges => {
-                let (parts, body) = request.into_parts();
+                let (parts, payload) = request.into_parts();
                 // One message, of which nothing is copied.
-                let message = body.collect().await?.to_bytes();
-                self.ask_as(user, || Request::from_parts(parts.clone(), Body::new(Full::new(message.clone())))).await
+                let frame = payload.into_frame().await?;
+                self.ask_as(user, || Request::from_parts(parts.clone(), Payload::Frame(frame.clone()))).await
             }
         }
     }
@@ -42,7 +43,7 @@ impl Pool {
     async fn ask_as(
         self: &Arc<Self>,
         user: &Arc<Credentials>,
-        request: impl Fn() -> Request<Body>,
+        request: impl Fn() -> Request<Payload>,
     ) -> Result<Response<UpstreamBody>, Status> {
         for _ in 0..TOKENS {
             let ticket = self.ticket(user).await?;
@@ -60,7 +61,7 @@ impl Pool {
     async fn open_as(
         self: &Arc<Self>,
         user: &Arc<Credentials>,
-        request: Request<Body>,
+        request: Request<Payload>,
     ) -> Result<Response<UpstreamBody>, Status> {
         // Read from the member's own store; that it may not be read is an answer as good as any.
         let probe =
@@ -96,8 +97,8 @@ fn is_refused(response: &Response<UpstreamBody>) -> bool {
     Status::from_header_map(response.headers()).is_some_and(|status| credentials::is_refusal(&status))
 }
 
-fn message(path: &'static str, frame: Bytes) -> Request<Body> {
-    UpstreamHeaders::default().request(path, Body::new(Full::new(frame)))
+fn message(path: &'static str, frame: Bytes) -> Request<Payload> {
+    UpstreamHeaders::default().request(path, Payload::Frame(frame))
 }
 
 fn frame(message: &impl Message) -> Result<Bytes, Status> {

@@ -12,9 +12,9 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use http::{
-    HeaderValue, Request, Response, Uri,
-    header::USER_AGENT,
+    Request, Response, Uri,
     uri::{Authority, Scheme},
 };
 use parking_lot::Mutex;
@@ -26,6 +26,7 @@ use super::{
     UpstreamBody,
     credentials::Ticket,
     dial::{Dialer, Traffic},
+    payload::Payload,
     revocable::revocable,
     sender::{Failure, Sender},
     status,
@@ -85,6 +86,15 @@ impl UpstreamChannel {
     pub(super) fn new(pool: Pool) -> Self {
         Self { pool: Arc::new(pool) }
     }
+
+    /// Sends a request of one frame and waits for the head of the response.
+    ///
+    /// # Errors
+    /// `Unavailable` when no endpoint takes it, and when the connection is lost before there is an answer.
+    pub async fn ask(&self, request: Request<Bytes>) -> Result<Response<UpstreamBody>, Status> {
+        // Apart, so that it has one place in memory however many futures it passes through.
+        Box::pin(self.pool.send(request.map(Payload::Frame))).await
+    }
 }
 
 impl Service<Request<Body>> for UpstreamChannel {
@@ -98,7 +108,7 @@ impl Service<Request<Body>> for UpstreamChannel {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let pool = self.pool.clone();
-        Box::pin(async move { pool.send(request).await })
+        Box::pin(async move { pool.send(request.map(Payload::Body)).await })
     }
 }
 
@@ -144,7 +154,7 @@ impl Pool {
         Self { dialer, traffic, slots: Mutex::new(slots), lasting }
     }
 
-    async fn send(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<UpstreamBody>, Status> {
+    async fn send(self: &Arc<Self>, mut request: Request<Payload>) -> Result<Response<UpstreamBody>, Status> {
         let span = self.dialer.tracer().and_then(|tracer| tracer.ask(&mut request));
         let answer = match self.dialer.user() {
             None => self.deliver(request, None).await,
@@ -166,20 +176,17 @@ impl Pool {
     /// Sends a request to whichever endpoint takes it, by `ticket` if there is one.
     pub(super) async fn deliver(
         &self,
-        mut request: Request<Body>,
+        mut request: Request<Payload>,
         ticket: Option<Ticket>,
     ) -> Result<Response<UpstreamBody>, Status> {
         if let Some(ticket) = &ticket {
             ticket.stamp(request.headers_mut());
         }
-        request
-            .headers_mut()
-            .insert(USER_AGENT, const { HeaderValue::from_static(concat!("etcd-proxy/", env!("CARGO_PKG_VERSION"))) });
         let mut listening = None;
         if let Traffic::Streams = self.traffic {
-            let (parts, body) = request.into_parts();
-            let (body, guard) = revocable(body);
-            request = Request::from_parts(parts, body);
+            let (parts, payload) = request.into_parts();
+            let (body, guard) = revocable(payload.into_body());
+            request = Request::from_parts(parts, Payload::Body(body));
             listening = Some(guard);
         }
         let depth = Depth::of(request.uri().path());

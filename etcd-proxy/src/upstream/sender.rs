@@ -19,7 +19,6 @@ use bytes::Bytes;
 use h2::{Ping, Reason, RecvStream, client};
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
-use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -27,7 +26,10 @@ use tokio::{
 };
 use tonic::{Status, body::Body};
 
-use super::status;
+use super::{
+    payload::{Payload, complete},
+    status,
+};
 
 /// One of the two ways to send on a connection. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +56,7 @@ pub(super) enum Incoming {
 /// Why there is no response.
 pub(super) enum Failure {
     /// The request was surely not sent, or not looked at by the endpoint, as that says itself; here it is again.
-    Unsent(Box<Request<Body>>),
+    Unsent(Box<Request<Payload>>),
     /// It may have been sent.
     Lost(Status),
 }
@@ -128,17 +130,21 @@ impl Sender {
     }
 
     /// Sends a request and waits for the head of the response.
-    pub(super) async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+    pub(super) async fn send(self, request: Request<Payload>) -> Result<Response<Incoming>, Failure> {
         match self {
             Self::Unary(sender) => sender.send(request).await,
-            Self::Streams(mut sender) => match sender.try_send_request(request).await {
-                Ok(response) => Ok(response.map(Incoming::Stream)),
-                // Only a request that hyper hands back was surely not sent.
-                Err(mut error) => Err(match error.take_message() {
-                    Some(unsent) => Failure::Unsent(Box::new(unsent)),
-                    None => Failure::Lost(status::from_hyper(error.into_error())),
-                }),
-            },
+            Self::Streams(mut sender) => {
+                let mut request = request.map(Payload::into_body);
+                complete(request.headers_mut());
+                match sender.try_send_request(request).await {
+                    Ok(response) => Ok(response.map(Incoming::Stream)),
+                    // Only a request that hyper hands back was surely not sent.
+                    Err(mut error) => Err(match error.take_message() {
+                        Some(unsent) => Failure::Unsent(Box::new(unsent.map(Payload::Body))),
+                        None => Failure::Lost(status::from_hyper(error.into_error())),
+                    }),
+                }
+            }
         }
     }
 }
@@ -151,15 +157,18 @@ impl UnarySender {
         (Self { requests, closed: closed.clone() }, Closed(closed))
     }
 
-    async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
-        let (parts, body) = request.into_parts();
-        let message = body.collect().await.map_err(Failure::Lost)?.to_bytes();
+    async fn send(self, request: Request<Payload>) -> Result<Response<Incoming>, Failure> {
+        let (parts, payload) = request.into_parts();
+        let frame = payload.into_frame().await.map_err(Failure::Lost)?;
         let sent = match self.requests.ready().await {
-            Ok(mut requests) => requests.send_request(Request::from_parts(parts.clone(), ()), false),
+            Ok(mut requests) => {
+                let mut head = Request::from_parts(parts.clone(), ());
+                complete(head.headers_mut());
+                requests.send_request(head, false)
+            }
             Err(error) => Err(error),
         };
-        let again =
-            |parts| Failure::Unsent(Box::new(Request::from_parts(parts, Body::new(Full::new(message.clone())))));
+        let again = |parts| Failure::Unsent(Box::new(Request::from_parts(parts, Payload::Frame(frame.clone()))));
         let (response, mut stream) = match sent {
             Ok(sent) => sent,
             Err(error) => {
@@ -170,7 +179,7 @@ impl UnarySender {
             }
         };
         // Kept by h2 until the stream has window for it. What is refused here has ended, and the response says why.
-        if stream.send_data(message.clone(), true).is_err() {
+        if stream.send_data(frame.clone(), true).is_err() {
             stream.send_reset(Reason::CANCEL);
         }
         match response.await {
