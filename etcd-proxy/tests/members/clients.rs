@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use proptest::{
     prelude::{Rng as _, RngExt as _},
     test_runner::{RngAlgorithm, TestRng},
@@ -31,9 +32,9 @@ use crate::{
 /// The registers.
 const REGISTERS: u8 = 6;
 /// After this, a client gives a call up: later than a fault ends, so that it hears what a member says that was paused.
-const LIMIT: Duration = Duration::from_secs(6);
+pub(crate) const LIMIT: Duration = Duration::from_secs(6);
 /// After this, a hasty client does, so that it goes on reading while writes get no answer, and would see what a parted member holds.
-const HASTE: Duration = Duration::from_millis(500);
+pub(crate) const HASTE: Duration = Duration::from_millis(500);
 /// Between two calls of one client, and after one that failed.
 const PAUSE: Duration = Duration::from_millis(15);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -48,7 +49,8 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
     /// While set, nobody calls.
     pub(crate) hold: AtomicBool,
-    pub(crate) values: AtomicU64,
+    /// When each value was given out; the first is 1.
+    pub(crate) values: Mutex<Vec<Duration>>,
     /// Writes of each client that succeeded.
     pub(crate) writes: Vec<AtomicU64>,
     /// The last revision that watchers are to be told of.
@@ -68,7 +70,9 @@ impl Shared {
 
     /// A value that nobody else writes.
     pub(crate) fn value(&self) -> u64 {
-        self.values.fetch_add(1, Ordering::SeqCst)
+        let mut values = self.values.lock();
+        values.push(self.start.elapsed());
+        u64::try_from(values.len()).unwrap()
     }
 }
 

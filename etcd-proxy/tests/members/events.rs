@@ -1,5 +1,7 @@
 //! What watchers asked and were told, and what really happened.
 
+use std::time::Duration;
+
 use crate::history::{Kv, Revision};
 
 /// One change of one key.
@@ -16,6 +18,8 @@ pub(crate) struct Event {
 /// One answer of a watch, after the one that says it was created.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
+    /// When it came, by the clock of the test.
+    pub(crate) at: Duration,
     /// That of its header.
     pub(crate) revision: Revision,
     /// Empty: it tells of progress up to its revision.

@@ -22,8 +22,10 @@ mod history;
 #[path = "../process/http.rs"]
 #[expect(dead_code, reason = "shared with the tests of the program")]
 mod http;
+mod leases;
 mod linear;
 mod network;
+mod reads;
 #[path = "../common/runs.rs"]
 mod runs;
 #[path = "../common/signal.rs"]
@@ -39,6 +41,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::time::timeout;
 
@@ -71,7 +74,7 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
         start: Instant::now(),
         stop: AtomicBool::new(false),
         hold: AtomicBool::new(false),
-        values: AtomicU64::new(1),
+        values: Mutex::default(),
         writes: (0..CLIENTS).map(|_| AtomicU64::new(0)).collect(),
         end: AtomicI64::new(i64::MAX),
     });
@@ -81,6 +84,9 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
         .map(|(number, watcher)| tokio::spawn(watcher.run(number, shared.clone())))
         .collect();
     let pairs = tokio::spawn(clients::pairs(shared.clone()));
+    let holder = tokio::spawn(leases::holder(shared.clone()));
+    let readers: Vec<_> =
+        (0..shared.urls.len()).map(|proxy| tokio::spawn(reads::reader(proxy, shared.clone()))).collect();
     let clients: Vec<_> = (0..CLIENTS).map(|number| tokio::spawn(clients::client(number, shared.clone()))).collect();
     faults::recovered(&shared).await?;
     let mut past = Vec::new();
@@ -94,9 +100,15 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
         operations.extend(client.await.unwrap());
     }
     pairs.await.unwrap();
+    let leased = holder.await.unwrap();
+    let mut reads = Vec::new();
+    for reader in readers {
+        reads.extend(reader.await.unwrap());
+    }
+    leases::vanished(&shared).await?;
     let last = clients::finish(&shared).await?;
     shared.end.store(last, Ordering::SeqCst);
-    let truth = timeout(PATIENCE, watchers::truth(cluster.member(0), PREFIX, last)).await;
+    let truth = timeout(PATIENCE, watchers::truth(cluster.member(0), PREFIX, &shared, last)).await;
     let truth = truth.map_err(|_| format!("member 0 tells nobody of revision {last}"))??;
     let mut watches = Vec::new();
     for (number, watcher) in watchers.into_iter().enumerate() {
@@ -108,8 +120,16 @@ async fn case(seed: u64, faults: &[Fault]) -> Result<(), String> {
     let unknown = operations.iter().filter(|operation| operation.answered.is_none()).count();
     eprint!("{}", faults::table(&past, CLIENTS, &operations));
     eprintln!("{} operations, {unknown} without an answer", operations.len());
-    eprintln!("{} events, {} watches", truth.events().len(), watches.len());
+    eprintln!(
+        "{} events, {} watches, {} serializable reads, {} leases",
+        truth.events().len(),
+        watches.len(),
+        reads.len(),
+        leased.len()
+    );
     validate::writes(&operations, &truth)?;
     watches.iter().try_for_each(|watch| validate::watch(watch, &truth))?;
+    leases::check(&leased, &truth, &leases::seen(&watches))?;
+    reads::check(reads, &truth, &shared.values.lock())?;
     linear::check(&operations, Instant::now() + JUDGING)
 }

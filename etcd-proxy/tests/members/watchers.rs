@@ -72,7 +72,7 @@ impl Watcher {
                 told => told + 1,
             };
             let mut watch = Watch { asked: Asked { start, ..self.asked }, responses: Vec::new() };
-            follow(&mut client, "", &mut watch, |watch| {
+            follow(&mut client, "", &shared, &mut watch, |watch| {
                 let enough = self.past && watch.responses.len() >= RESTART && watch.told() >= told;
                 let last = shared.end.load(Ordering::SeqCst);
                 if enough || watch.told() >= last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -87,11 +87,11 @@ impl Watcher {
 }
 
 /// Every event up to a revision, from a member itself.
-pub(crate) async fn truth(url: &str, prefix: &str, last: Revision) -> Result<Truth, String> {
+pub(crate) async fn truth(url: &str, prefix: &str, shared: &Shared, last: Revision) -> Result<Truth, String> {
     let asked = Asked { prefix: "", start: 1, without: None, before: true };
     let mut watch = Watch { asked, responses: Vec::new() };
     let mut client = WatchClient::new(cluster::channel(url));
-    follow(&mut client, prefix, &mut watch, |watch| {
+    follow(&mut client, prefix, shared, &mut watch, |watch| {
         if watch.told() >= last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .await;
@@ -105,6 +105,7 @@ pub(crate) async fn truth(url: &str, prefix: &str, last: Revision) -> Result<Tru
 async fn follow(
     client: &mut WatchClient<Channel>,
     place: &str,
+    shared: &Shared,
     watch: &mut Watch,
     enough: impl Fn(&Watch) -> ControlFlow<()>,
 ) {
@@ -120,7 +121,7 @@ async fn follow(
         if answer.created {
             continue;
         }
-        watch.responses.push(response(answer, place));
+        watch.responses.push(response(answer, place, shared));
         if enough(watch).is_break() {
             return;
         }
@@ -150,9 +151,9 @@ fn create(asked: &Asked, place: &str) -> WatchRequest {
     WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
 }
 
-fn response(answer: WatchResponse, place: &str) -> Response {
+fn response(answer: WatchResponse, place: &str, shared: &Shared) -> Response {
     let events = answer.events.into_iter().map(|event| event_of(event, place)).collect();
-    Response { revision: answer.header.unwrap().revision, events }
+    Response { at: shared.start.elapsed(), revision: answer.header.unwrap().revision, events }
 }
 
 fn event_of(event: mvccpb::Event, place: &str) -> Event {

@@ -28,11 +28,11 @@ fn events() -> Vec<Event> {
 }
 
 fn told(events: &[Event]) -> Response {
-    Response { revision: events.last().unwrap().revision, events: events.to_vec() }
+    Response { at: Duration::ZERO, revision: events.last().unwrap().revision, events: events.to_vec() }
 }
 
 fn progress(revision: Revision) -> Response {
-    Response { revision, events: Vec::new() }
+    Response { at: Duration::ZERO, revision, events: Vec::new() }
 }
 
 fn judge(asked: Asked, responses: Vec<Response>) -> Result<(), String> {
