@@ -17,6 +17,8 @@ const MAX_DEPTH: usize = 2 * 128 + 4;
 /// A message that is, or stands in, an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
+    /// `ResponseHeader`.
+    Header,
     /// `RangeResponse`.
     Range,
     /// `PutResponse`.
@@ -97,14 +99,15 @@ impl Shape {
             }
             (Self::TimeToLive, 5, Value::Bytes(key)) if mark.is_some_and(|mark| mark == key) => Mapped::Nothing,
             (Self::TimeToLive, 5, Value::Bytes(key)) => Mapped::Bytes(number, strip(view, key)?),
-            // Headers, values, and numbers that mean the same to everybody.
+            (Self::Range | Self::Put | Self::DeleteRange | Self::Txn | Self::TimeToLive, 1, Value::Bytes(header)) => {
+                Mapped::Message(number, Self::Header, header)
+            }
+            // Values, and numbers that mean the same to everybody.
             (Self::KeyValue, 2..=4, Value::Varint(_))
+            | (Self::Header, 1..=4, Value::Varint(_))
             | (Self::KeyValue, 5, Value::Bytes(_))
             | (Self::Range | Self::TimeToLive, 3 | 4, Value::Varint(_))
-            | (Self::DeleteRange | Self::Txn, 2, Value::Varint(_))
-            | (Self::Range | Self::Put | Self::DeleteRange | Self::Txn | Self::TimeToLive, 1, Value::Bytes(_)) => {
-                Mapped::Same(field.raw)
-            }
+            | (Self::DeleteRange | Self::Txn, 2, Value::Varint(_)) => Mapped::Same(field.raw),
             _ if number <= self.last() => return Err(malformed()),
             _ => Mapped::Nothing,
         })
@@ -115,7 +118,7 @@ impl Shape {
         match self {
             Self::Put => 2,
             Self::DeleteRange | Self::Txn => 3,
-            Self::Range | Self::Op => 4,
+            Self::Header | Self::Range | Self::Op => 4,
             Self::TimeToLive => 5,
             Self::KeyValue => 6,
         }

@@ -700,11 +700,15 @@ fn long_answers_hold_back_what_is_foreign_and_unknown() {
             assert!(matches!(interrupt, Interrupt::Refused(status) if status.code() == Code::Internal));
         }
     }
-    // Field 99 with a key in it, of the answer and of a key with its value.
+    // Field 99 with a key in it, of the answer, of its header and of a key with its value.
     let unknown = [&[0x9a, 0x06, 4][..], b"/t/b"].concat();
     let kv = [&kv("/t/a").encode_to_vec()[..], &unknown].concat();
-    let answer = [&[0x12, u8::try_from(kv.len()).unwrap()], &kv[..], &unknown, &[0x20, 2]].concat().into();
-    assert_eq!(in_pieces::<Range>(&view, &answer).unwrap(), in_pieces::<Range>(&view, &good).unwrap());
+    let header = [&ResponseHeader { revision: 5, ..Default::default() }.encode_to_vec()[..], &unknown].concat();
+    let length = |message: &[u8]| u8::try_from(message.len()).unwrap();
+    let answer = [&[0x0a, length(&header)], &header[..], &[0x12, length(&kv)], &kv, &unknown, &[0x20, 2]].concat();
+    let header = Some(ResponseHeader { revision: 5, ..Default::default() });
+    let good = RangeResponse { header, ..range(&["/t/a"]) }.encode_to_vec().into();
+    assert_eq!(in_pieces::<Range>(&view, &answer.into()).unwrap(), in_pieces::<Range>(&view, &good).unwrap());
     // A field of another type than ours has is no field of ours.
     let other = Bytes::from(vec![0x10, 1]);
     assert!(matches!(in_pieces::<Range>(&view, &other), Err(Interrupt::Refused(_))));
