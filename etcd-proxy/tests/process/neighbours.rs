@@ -1,15 +1,24 @@
 //! What a tenant notices of its neighbour on the same etcd, each behind a proxy of its own: the time of its calls while the
 //! neighbour does all that its limits allow, and while it does worse.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use proto::etcdserverpb::{
     PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, kv_client::KvClient, watch_client::WatchClient,
     watch_request::RequestUnion,
 };
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
 use tokio_stream::StreamExt as _;
+use tonic::Code;
 
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
@@ -61,7 +70,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 /// Changes keys that are watched, a hundred times a second, for as long as it is let.
 async fn change(proxy: &Proxy) {
     let mut kv = KvClient::new(proxy.channel());
-    let mut turn = tokio::time::interval(Duration::from_millis(10));
+    let mut turn = interval(Duration::from_millis(10));
     for number in 0.. {
         turn.tick().await;
         let watched = format!("watched{:04}", number % 1000);
@@ -148,4 +157,108 @@ async fn ten_thousand_watches_and_readers_that_stall_leave_others_their_time() {
     // What the operator's guide says that a process takes at most.
     assert!(most < 128 + 64 + 48 + 40 + 20, "{most} MiB resident");
     assert_eq!(watching.len(), STREAMS);
+}
+
+/// What the neighbour does in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Neighbour {
+    /// All that it may: puts that are carried out, as many as its rate.
+    Allowed,
+    /// As many puts that its quota refuses.
+    AtQuota,
+    /// Puts without a pause, of which its rate lets through what it does.
+    Flooding,
+}
+
+impl Neighbour {
+    /// Goes on for as long as it is let. `told` gets the code of each answer.
+    async fn act(self, proxy: &Proxy, told: &Told) {
+        let mut clients = JoinSet::new();
+        let channels: Vec<_> = (0..CLIENTS).map(|_| proxy.channel()).collect();
+        for (number, channel) in (0..PUTTERS).zip(channels.iter().cycle()) {
+            let (mut kv, told) = (KvClient::new(channel.clone()), told.clone());
+            clients.spawn(async move {
+                let (key, length) = match self {
+                    Self::AtQuota => (format!("more{number}"), QUOTA),
+                    Self::Allowed | Self::Flooding => (format!("put{number}"), 100),
+                };
+                let put = PutRequest { key: key.into(), value: vec![b'v'; length].into(), ..Default::default() };
+                let mut turn = interval(Duration::from_secs(1) * PUTTERS / RATE);
+                turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                loop {
+                    if self != Self::Flooding {
+                        turn.tick().await;
+                    }
+                    let code = kv.put(put.clone()).await.map_or_else(|status| status.code(), |_| Code::Ok);
+                    *told.lock().entry((self as u8, code as i32)).or_default() += 1;
+                }
+            });
+        }
+        clients.join_all().await;
+    }
+}
+
+/// How often the neighbour was answered what in which part.
+type Told = Arc<Mutex<BTreeMap<(u8, i32), usize>>>;
+
+/// Puts in a second, as the controller's defaults have it.
+const RATE: u32 = 500;
+/// Clients of the neighbour that put.
+const PUTTERS: u32 = 50;
+const QUOTA: usize = 64 << 10;
+
+/// How often the comparison is made anew: other programs of a test's machine do not keep still for it.
+const TRIES: usize = 3;
+
+/// A tenant whose writes are refused for what it has stored is no more to the others than one that does what it may. Beside one
+/// that floods the time is printed, and the flood is refused within the process' memory.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stderr, reason = "says what was measured")]
+async fn tenants_at_their_quota_leave_others_their_time_and_floods_are_refused() {
+    let etcd = Etcd::start().await;
+    let limits = [
+        &format!("--quota-bytes={QUOTA}")[..],
+        &format!("--max-requests-per-second={RATE}"),
+        "--max-requests-burst=100",
+        "--max-concurrent-requests=200",
+    ];
+    let (noisy, quiet) = (Proxy::start("/a/", &etcd, &limits).await, Proxy::start("/b/", &etcd, &[]).await);
+    eprintln!("p99 beside an idle neighbour {:?}", p99(&quiet).await);
+    let told = Told::default();
+    let mut found = Vec::new();
+    while found.len() < TRIES {
+        let [allowed, at_quota, flooding] = compared(&noisy, &quiet, &told).await;
+        eprintln!("beside one that does what it may {allowed:?}, at its quota {at_quota:?}, flooding {flooding:?}");
+        // What a flood costs is mostly the work of refusing it, which a build without optimisation makes no figure of.
+        if at_quota <= 2 * allowed.max(NOISE) {
+            break;
+        }
+        found.push((allowed, at_quota, flooding));
+    }
+    let answers = |kind, code| told.lock().get(&(kind as u8, code as i32)).copied().unwrap_or_default();
+    let refused = [Neighbour::AtQuota, Neighbour::Flooding].map(|kind| answers(kind, Code::ResourceExhausted));
+    let most = noisy.program.most_resident() / MIB;
+    eprintln!("refused at its quota {}, flooding {}; neighbour's proxy {most} MiB", refused[0], refused[1]);
+    assert!(answers(Neighbour::Allowed, Code::Ok) > 0 && refused.iter().all(|refused| *refused > 0), "{refused:?}");
+    assert_eq!(answers(Neighbour::AtQuota, Code::Ok), 0);
+    assert!(found.len() < TRIES, "allowed, at quota, flooding: {found:?}");
+    // What the operator's guide says that a process without watches takes at most.
+    assert!(most < 128 + 64 + 48, "{most} MiB resident");
+}
+
+/// Medians of a tenant's 99th percentiles beside a neighbour that does what it may, is at its quota, and floods, all in turns.
+async fn compared(noisy: &Proxy, quiet: &Proxy, told: &Told) -> [Duration; 3] {
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    for _ in 0..ROUNDS {
+        for (neighbour, times) in
+            [Neighbour::Allowed, Neighbour::AtQuota, Neighbour::Flooding].into_iter().zip(&mut times)
+        {
+            let time = tokio::select! {
+                time = p99(quiet) => time,
+                () = neighbour.act(noisy, told) => unreachable!("it goes on for ever"),
+            };
+            times.push(time);
+        }
+    }
+    times.map(median)
 }
