@@ -11,24 +11,12 @@ use proto::etcdserverpb::{
 
 /// Holds while a key is as it was left at a revision; 0 is that of a key that does not exist.
 pub(crate) fn modified_at(key: Bytes, revision: i64) -> Compare {
-    Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Mod as i32,
-        key,
-        target_union: Some(TargetUnion::ModRevision(revision)),
-        ..Default::default()
-    }
+    equal(key, CompareTarget::Mod, TargetUnion::ModRevision(revision))
 }
 
 /// Holds while a key is there that was created at a revision, whatever has been written to it since.
 pub(crate) fn created_at(key: Bytes, revision: i64) -> Compare {
-    Compare {
-        result: CompareResult::Equal as i32,
-        target: CompareTarget::Create as i32,
-        key,
-        target_union: Some(TargetUnion::CreateRevision(revision)),
-        ..Default::default()
-    }
+    equal(key, CompareTarget::Create, TargetUnion::CreateRevision(revision))
 }
 
 /// Holds while a key does not exist.
@@ -44,4 +32,10 @@ pub(crate) fn none_in((key, range_end): (Bytes, Bytes)) -> Compare {
 /// Never holds: no key is created before there was anything.
 pub(crate) fn never(key: Bytes) -> Compare {
     Compare { result: CompareResult::Less as i32, ..absent(key) }
+}
+
+/// Holds while this of a key is as said.
+fn equal(key: Bytes, target: CompareTarget, value: TargetUnion) -> Compare {
+    let (result, target) = (CompareResult::Equal as i32, target as i32);
+    Compare { result, target, key, target_union: Some(value), ..Default::default() }
 }

@@ -254,6 +254,17 @@ async fn a_client_that_is_deaf_keeps_little() {
     driven.abort();
 }
 
+/// Puts a value of 1 MiB so many times. Returns the revision of the first.
+async fn change_big(kv: &mut KvClient<Channel>, times: usize) -> i64 {
+    let mut first = None;
+    for _ in 0..times {
+        let put = PutRequest { key: "big".into(), value: vec![b'x'; 1 << 20].into(), ..Default::default() };
+        let revision = kv.put(put).await.unwrap().into_inner().header.unwrap().revision;
+        first = first.or(Some(revision));
+    }
+    first.unwrap()
+}
+
 /// What catches up over large changes comes in one message, of which there are only so many at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_messages_of_watches_share_a_bounded_memory() {
@@ -263,12 +274,7 @@ async fn long_messages_of_watches_share_a_bounded_memory() {
     let flags = ["--max-buffered-bytes=80000000", "--stalled-reader-timeout=1s"];
     let proxy = Proxy::start("/a/", &etcd, &flags).await;
     let mut kv = KvClient::new(proxy.channel());
-    let mut first = 0;
-    for _ in 0..CHANGES {
-        let put = PutRequest { key: "big".into(), value: vec![b'x'; 1 << 20].into(), ..Default::default() };
-        let header = kv.put(put).await.unwrap().into_inner().header.unwrap();
-        first = if first == 0 { header.revision } else { first };
-    }
+    let first = change_big(&mut kv, CHANGES).await;
     let create = WatchCreateRequest { key: "big".into(), start_revision: first, ..Default::default() };
     let mut stalled = Vec::new();
     for _ in 0..WATCHES {
@@ -311,12 +317,7 @@ async fn a_message_beyond_the_whole_bound_comes_alone() {
     let etcd = Etcd::start().await;
     let proxy = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=4000000", "--stalled-reader-timeout=2s"]).await;
     let mut kv = KvClient::new(proxy.channel());
-    let mut first = 0;
-    for _ in 0..CHANGES {
-        let put = PutRequest { key: "big".into(), value: vec![b'x'; 1 << 20].into(), ..Default::default() };
-        let header = kv.put(put).await.unwrap().into_inner().header.unwrap();
-        first = if first == 0 { header.revision } else { first };
-    }
+    let first = change_big(&mut kv, CHANGES).await;
     let create = WatchCreateRequest { key: "big".into(), start_revision: first, ..Default::default() };
     // One that reads nothing has all of the memory for as long as it is borne with.
     let (_sender, stalled) = unread_watch(narrow(&proxy).await, create.clone()).await;

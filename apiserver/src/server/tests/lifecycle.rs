@@ -137,6 +137,7 @@ async fn late_requests_can_be_told_to_try_elsewhere() {
 async fn what_outlives_its_request_is_waited_for() {
     let (release, released) = oneshot::channel::<()>();
     let (done, mut is_done) = oneshot::channel();
+    let mut seen = None;
     let server = Running::start_with(
         Arc::new(AllowAll),
         None,
@@ -145,16 +146,17 @@ async fn what_outlives_its_request_is_waited_for() {
                 released.await.unwrap();
                 done.send(()).unwrap();
             });
+            seen = Some((config.tasks().clone(), config.lifecycle().drained.clone()));
             config
         },
         |_| {},
     )
     .await;
-    let address = server.address;
+    let (tasks, drained) = seen.unwrap();
     let stopping = tokio::spawn(server.stop());
-    eventually("a closed port", async || tokio::net::TcpStream::connect(address).await.is_err()).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!stopping.is_finished());
+    // Only this task is left. Who did not wait for it would have drained the server by the same step.
+    eventually("the end of all requests", async || tasks.is_closed()).await;
+    assert!(!drained.is_cancelled() && !stopping.is_finished());
     release.send(()).unwrap();
     stopping.await.unwrap().unwrap();
     is_done.try_recv().unwrap();
