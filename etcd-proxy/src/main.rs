@@ -48,7 +48,11 @@ fn serve_logged(args: ServeArgs) -> Result<()> {
 
 fn serve(args: ServeArgs, log: &Backlog) -> Result<()> {
     let config = Config::try_from(args)?;
-    Ok(runtime()?.block_on(serve::serve(config, log.lost()))?)
+    let runtime = runtime()?;
+    let served = runtime.block_on(serve::serve(config, log.lost()));
+    // Certificates may be being read from a disk that does not answer.
+    runtime.shutdown_background();
+    Ok(served?)
 }
 
 /// Runs a command for a person at a terminal, who is told in plain words what went wrong.

@@ -3,13 +3,14 @@
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use futures::future::join_all;
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{TlsError, files::Fingerprint};
@@ -92,7 +93,8 @@ const PATIENCE: u32 = 4;
 /// How often files are read in order to read them as they are at one moment.
 const READS: usize = 4;
 
-/// Reloads every `period` until `stop`, and sooner for a while when files turn out not to fit together.
+/// Reloads every `period` until `stop`, and sooner for a while when files turn out not to fit together. Files that cannot be read
+/// because a disk does not answer hold up nothing, not even the others.
 ///
 /// The contents are compared rather than watched by inotify: mounted Secrets change by a swap of symbolic links, network
 /// file systems do not notify, and a look every few seconds costs nothing to speak of.
@@ -102,49 +104,45 @@ pub async fn keep_fresh(
     metrics: CertificateMetrics,
     stop: CancellationToken,
 ) {
-    if all.is_empty() {
-        return;
+    let each = all.into_iter().map(|one| keep_one_fresh(one, period, &metrics));
+    let _stopped = stop.run_until_cancelled(join_all(each)).await;
+}
+
+async fn keep_one_fresh(one: Arc<dyn Reload>, period: Duration, metrics: &CertificateMetrics) {
+    let certificates = one.name();
+    for result in [ReloadResult::changed, ReloadResult::failed] {
+        drop(metrics.reloads.get_or_create(&Reloads { certificates, result }));
     }
-    for certificates in all.iter().map(|one| one.name()) {
-        for result in [ReloadResult::changed, ReloadResult::failed] {
-            drop(metrics.reloads.get_or_create(&Reloads { certificates, result }));
-        }
-    }
-    let mut failures = vec![0_u32; all.len()];
+    let mut failures = 0_u32;
     loop {
         let mut pause = period;
-        for (one, failures) in all.iter().zip(&mut failures) {
-            let certificates = one.name();
-            let reloaded = one.reload();
-            *failures = if reloaded.is_ok() { 0 } else { failures.saturating_add(1) };
-            match reloaded {
-                Ok(false) => {}
-                Ok(true) => {
-                    metrics.reloaded(certificates, ReloadResult::changed);
-                    tracing::info!(certificates, "certificates reloaded");
-                }
-                Err(error) if *failures < PATIENCE => {
-                    pause = period.min(SOON);
-                    let error = &error as &dyn Error;
-                    tracing::debug!(certificates, error, "certificate files do not fit together, looking again");
-                }
-                Err(error) => {
-                    metrics.reloaded(certificates, ReloadResult::failed);
-                    let error = &error as &dyn Error;
-                    tracing::error!(
-                        certificates,
-                        error,
-                        "certificates cannot be reloaded, the previous ones stay in use"
-                    );
-                }
+        let reading = one.clone();
+        let reloaded = match spawn_blocking(move || reading.reload()).await {
+            Ok(reloaded) => reloaded.map_err(|error| Box::new(error) as Box<dyn Error + Send + Sync>),
+            Err(failed) => Err(failed.into()),
+        };
+        failures = if reloaded.is_ok() { 0 } else { failures.saturating_add(1) };
+        match reloaded {
+            Ok(false) => {}
+            Ok(true) => {
+                metrics.reloaded(certificates, ReloadResult::changed);
+                tracing::info!(certificates, "certificates reloaded");
             }
-            if let Some(expires) = one.expires() {
-                metrics.expires.get_or_create(&Certificates { certificates }).set(expires);
+            Err(error) if failures < PATIENCE => {
+                pause = period.min(SOON);
+                let error = &*error as &dyn Error;
+                tracing::debug!(certificates, error, "certificate files do not fit together, looking again");
+            }
+            Err(error) => {
+                metrics.reloaded(certificates, ReloadResult::failed);
+                let error = &*error as &dyn Error;
+                tracing::error!(certificates, error, "certificates cannot be reloaded, the previous ones stay in use");
             }
         }
-        if stop.run_until_cancelled(sleep(pause)).await.is_none() {
-            return;
+        if let Some(expires) = one.expires() {
+            metrics.expires.get_or_create(&Certificates { certificates }).set(expires);
         }
+        sleep(pause).await;
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use crate::{
-    child::{Etcd, Program, Proxy, binary, etcd_proxy, etcdctl, eventually, fails, free_address, ok},
+    child::{Etcd, Program, Proxy, SOON, binary, etcd_proxy, etcdctl, eventually, fails, free_address, ok},
     pki::{Ca, Identity, text},
 };
 
@@ -324,4 +324,28 @@ impl AuthenticatedEtcd {
         let log = self.dir.path().join(format!("proxy-{}", metrics.rsplit(':').next().unwrap()));
         (Program::spawn(command, log), metrics)
     }
+}
+
+/// Certificates on a disk that does not answer hold up neither clients nor the end of the process.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_cannot_be_read_to_their_end_hold_up_nothing() {
+    let dir = TempDir::new().unwrap();
+    let etcd = Etcd::start().await;
+    let ca = Ca::new(dir.path(), "ca");
+    let server = ca.issue(dir.path(), "server");
+    let mut flags = serving_flags(&server, None);
+    flags.push("--cert-reload-interval=20ms".to_owned());
+    let mut proxy = proxy(&etcd, &flags).await;
+
+    // A pipe to which nobody writes, and which stays open.
+    fs::remove_file(&server.cert).unwrap();
+    assert!(Command::new("mkfifo").arg(&server.cert).status().unwrap().success());
+    let cert = server.cert.clone();
+    let open = tokio::task::spawn_blocking(move || fs::OpenOptions::new().write(true).open(cert));
+    let read = tokio::time::timeout(SOON, open).await.expect("the proxy reads it").unwrap().unwrap();
+
+    assert_eq!(ok(ctl(&proxy, &ca, None, &["put", "k", "v"])), "OK\n");
+    proxy.program.signal("TERM");
+    assert!(proxy.program.exit().await.success());
+    drop(read);
 }
