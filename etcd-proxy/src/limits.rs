@@ -14,9 +14,11 @@ mod usage;
 use std::{
     num::{NonZeroU32, NonZeroUsize},
     sync::Arc,
+    time::Duration,
 };
 
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use tokio::{sync::Notify, time::timeout};
 
 use self::{
     account::Refused,
@@ -32,6 +34,9 @@ pub(crate) use self::{
 };
 pub use self::{ledger::Amount, tally::Tally, usage::Usage};
 use crate::{error::EtcdError, meta::TenantKeys, prefix::Prefix, upstream::Upstream};
+
+/// For how long what is stored without a quota is followed when nobody asks for it any more.
+const FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// The limits of a tenant; what is `None` is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +74,9 @@ pub struct Limits {
     in_flight: Tally,
     streams: Arc<Tally>,
     watches: Arc<Tally>,
-    storage: Option<(Account, Subject)>,
+    storage: (Account, Subject),
+    /// Somebody asked for what is stored.
+    asked: Notify,
     leases: Option<(Account, Subject)>,
     hits: Hits,
 }
@@ -80,13 +87,11 @@ impl Limits {
     /// The limits of the tenant with this prefix and these meta keys.
     pub(crate) fn new(settings: LimitSettings, prefix: &Prefix, keys: &TenantKeys) -> Self {
         let hits = Hits::default();
-        let storage = (settings.quota_bytes.is_some() || settings.quota_keys.is_some()).then(|| {
-            let quota = Quota { keys: signed(settings.quota_keys), bytes: signed(settings.quota_bytes) };
-            let refused = Refused { keys: hits.quota_keys.clone(), bytes: hits.quota_bytes.clone() };
-            let (key, range_end) = prefix.keys();
-            let subject = Subject { what: "keys", key, range_end, strip: Some(prefix.as_bytes().len()) };
-            (Account::new(quota, refused), subject)
-        });
+        let quota = Quota { keys: signed(settings.quota_keys), bytes: signed(settings.quota_bytes) };
+        let refused = Refused { keys: hits.quota_keys.clone(), bytes: hits.quota_bytes.clone() };
+        let (key, range_end) = prefix.keys();
+        let subject = Subject { what: "keys", key, range_end, strip: Some(prefix.as_bytes().len()) };
+        let storage = (Account::new(quota, refused), subject);
         let leases = settings.leases.map(|most| {
             let quota = Quota { keys: signed(Some(most)), bytes: None };
             let refused = Refused { keys: hits.leases.clone(), bytes: Counter::default() };
@@ -103,6 +108,7 @@ impl Limits {
             streams: Arc::new(Tally::new(settings.streams.map(NonZeroUsize::get), hits.streams.clone())),
             watches: Arc::new(Tally::new(settings.watches.map(NonZeroUsize::get), hits.watches.clone())),
             storage,
+            asked: Notify::new(),
             leases,
             hits,
         }
@@ -168,7 +174,18 @@ impl Limits {
 
     /// What the tenant has stored, if there is a quota.
     pub(crate) fn storage(&self) -> Option<&Account> {
-        self.storage.as_ref().map(|(account, _)| account)
+        self.quota().map(|(account, _)| account)
+    }
+
+    /// What the tenant has stored; `None` while it cannot be counted. Without a quota it is counted, and followed from then on for
+    /// as long as somebody asks.
+    pub(crate) async fn stored(&self) -> Option<Amount> {
+        let (account, _) = &self.storage;
+        if self.quota().is_none() {
+            self.asked.notify_one();
+            account.first_count().await?;
+        }
+        account.stored()
     }
 
     /// The tenant's leases, if their number is limited.
@@ -179,15 +196,40 @@ impl Limits {
     /// Whether everything that has to be counted was counted once; `None` if nothing has to be.
     pub(crate) fn counted(&self) -> Option<bool> {
         let counted = |(account, _): &(Account, Subject)| account.stored().is_some();
-        let mut all = [&self.storage, &self.leases].into_iter().flatten().map(counted).peekable();
+        let mut all = self.limited().map(counted).peekable();
         all.peek().is_some().then(|| all.all(|counted| counted))
     }
 
     /// Follows what is limited and stored on `upstream`, for as long as it is polled.
     pub(crate) async fn follow(&self, upstream: &Upstream) {
-        let subjects = [&self.storage, &self.leases].into_iter().flatten();
-        let following = subjects.map(|(account, subject)| follow::follow(upstream, account, subject));
-        futures::future::join_all(following).await;
+        let limited = self.limited().map(|(account, subject)| follow::follow(upstream, account, subject));
+        let others = async {
+            if self.quota().is_none() {
+                self.follow_for_who_asks(upstream).await;
+            }
+        };
+        tokio::join!(futures::future::join_all(limited), others);
+    }
+
+    async fn follow_for_who_asks(&self, upstream: &Upstream) {
+        let (account, subject) = &self.storage;
+        loop {
+            self.asked.notified().await;
+            tokio::select! {
+                () = follow::follow(upstream, account, subject) => {}
+                () = async { while timeout(FORGOTTEN, self.asked.notified()).await.is_ok() {} } => {}
+            }
+            account.forget();
+        }
+    }
+
+    fn quota(&self) -> Option<&(Account, Subject)> {
+        (self.settings.quota_bytes.is_some() || self.settings.quota_keys.is_some()).then_some(&self.storage)
+    }
+
+    /// Of what is stored, what is limited.
+    fn limited(&self) -> impl Iterator<Item = &(Account, Subject)> {
+        self.quota().into_iter().chain(&self.leases)
     }
 }
 

@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 
 use super::ledger::{Amount, Exceeded, Ledger, Outcome, Quota, Verdict};
 
-/// How long a write waits for the first count.
+/// How long the first count is waited for.
 const UNCOUNTED: Duration = Duration::from_secs(5);
 /// How long a write waits for others that are on their way to be stored, if it would fit without them.
 const CROWDED: Duration = Duration::from_secs(1);
@@ -54,6 +54,12 @@ pub(crate) struct Place<'a> {
 }
 
 // === impl Account ===
+
+fn uncounted() -> NotAdmitted {
+    NotAdmitted::Unknown(Status::unavailable(
+        "etcd-proxy: what this tenant has stored is not counted yet, so nothing says whether its quota holds more",
+    ))
+}
 
 impl Account {
     pub(super) fn new(quota: Quota, refused: Refused) -> Self {
@@ -102,7 +108,7 @@ impl Account {
     ) -> Result<Place<'_>, NotAdmitted> {
         match self.reserve(worst) {
             Verdict::Fits => return Ok(self.place(worst)),
-            Verdict::Unknown => self.wait_for_count().await?,
+            Verdict::Unknown => self.first_count().await.ok_or_else(uncounted)?,
             Verdict::Crowded | Verdict::Beyond(_) => {}
         }
         if let Verdict::Fits = self.reserve(worst) {
@@ -136,18 +142,15 @@ impl Account {
         }
     }
 
-    async fn wait_for_count(&self) -> Result<(), NotAdmitted> {
+    /// Waits for the first count, for a while.
+    pub(super) async fn first_count(&self) -> Option<()> {
         let patience = Instant::now() + UNCOUNTED;
         loop {
             let changed = self.changed.notified();
             if self.counted().is_some() {
-                return Ok(());
+                return Some(());
             }
-            if timeout_at(patience, changed).await.is_err() {
-                return Err(NotAdmitted::Unknown(Status::unavailable(
-                    "etcd-proxy: what this tenant has stored is not counted yet, so nothing says whether its quota holds more",
-                )));
-            }
+            timeout_at(patience, changed).await.ok()?;
         }
     }
 

@@ -19,7 +19,7 @@ use crate::{
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// `Maintenance.Status`: that of the answering member, with the lowest version among the members, since clients decide by
-/// it what every member can do. With a quota, sizes are the tenant's; without one they are the shared store's.
+/// it what every member can do. Sizes are the tenant's.
 pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: StatusRequest = call.request("etcdserverpb.StatusRequest")?;
     let mut status: StatusResponse = call.ask(&request).await?;
@@ -31,10 +31,10 @@ pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
         }
     }
     let limits = call.tenant.limits();
+    // Nothing until it was counted: what others have is nobody's business. No etcd's is of size 0, and etcdctl divides by it.
+    let bytes = limits.stored().await.unwrap_or_default().bytes.max(1);
+    (status.db_size, status.db_size_in_use) = (bytes, bytes);
     if let Some(storage) = limits.storage() {
-        // 0 until it was counted: what others have is nobody's business.
-        let bytes = storage.stored().unwrap_or_default().bytes;
-        (status.db_size, status.db_size_in_use) = (bytes, bytes);
         if let Some(quota) = limits.settings().quota_bytes {
             status.db_size_quota = i64::try_from(quota.get()).unwrap_or(i64::MAX);
         }

@@ -482,8 +482,30 @@ async fn nothing_is_limited_unless_asked_for() {
     a.grant(0, 600).await.unwrap();
     let usage = proxy.tenant.usage().await;
     assert_eq!((usage.keys, usage.bytes, usage.leases, usage.quota_exceeded), (Some(1), None, Some(1), false));
-    let status = a.maintenance.status(StatusRequest {}).await.unwrap().into_inner();
-    let upstream = etcd.client().await.maintenance.status(StatusRequest {}).await.unwrap().into_inner();
-    assert_eq!((status.db_size, status.db_size_quota), (upstream.db_size, upstream.db_size_quota));
     assert!(!proxy.metrics().contains("etcd_proxy_limit{"));
+}
+
+/// Sizes are the tenant's without a quota, too; what others store does not show.
+#[tokio::test(flavor = "multi_thread")]
+async fn sizes_are_the_tenants_own() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let a = proxy.client().await;
+    let b = Proxy::start(&etcd, "/b/").await.client().await;
+    let sizes = async || {
+        let status = a.clone().maintenance.status(StatusRequest {}).await.unwrap().into_inner();
+        (status.db_size, status.db_size_in_use)
+    };
+    // What is not there has a size, too: etcdctl divides by it.
+    assert_eq!(sizes().await, (1, 1));
+    assert_eq!(put(&a, "k", 100).await, ok());
+    assert_eq!(put(&b, "neighbour", 5000).await, ok());
+    eventually("the key is seen", async || sizes().await == (101, 101)).await;
+    assert_eq!(put(&a, "k", 10).await, ok());
+    assert_eq!(put(&b, "another", 5000).await, ok());
+    eventually("the change is seen", async || sizes().await == (11, 11)).await;
+    let quota = async |mut client: Client| {
+        client.maintenance.status(StatusRequest {}).await.unwrap().into_inner().db_size_quota
+    };
+    assert_eq!(quota(a.clone()).await, quota(etcd.client().await).await);
 }
