@@ -1,26 +1,28 @@
 //! From a tenant's messages to the upstream's and back: pure, message by message.
 //!
-//! [`Rewriter`] is what the rest of the proxy sees of it: encoded messages in, gRPC frames out. Today's implementations decode into typed
-//! messages, change them and encode them again; one that edits the encoded form can take their place RPC by RPC.
+//! [`Rewriter`] is what the rest of the proxy sees of it: encoded messages in, gRPC frames out. Requests are decoded into typed messages,
+//! changed and encoded again, and refused where something in them is unknown, since that may be a key. Answers keep their encoded form,
+//! in which keys and leases are exchanged ([`Shape`]): what a newer etcd adds to them reaches the tenant.
 
+mod answer;
 mod kv;
 mod lease;
-mod long;
 mod range_stream;
 mod typed;
 mod watch;
+mod wire;
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use proto::{etcdserverpb::PutRequest, mvccpb::KeyValue};
+use proto::etcdserverpb::PutRequest;
 use tokio::sync::Notify;
 use tonic::Status;
 
 pub use self::{
+    answer::{LongAnswer, Shape},
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
     lease::{KeepAlive, KeepAliveStream, TimeToLive},
-    long::{LongAnswer, Shape},
     range_stream::RangeParts,
     typed::{Rpc, Typed},
     watch::WatchStream,
@@ -86,36 +88,25 @@ pub trait Rewriter: Send + Sync {
     /// # Errors
     /// Whatever keeps the message from being passed on; `out` is then unchanged.
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt>;
+}
 
-    /// The same for an answer that is long: piece by piece, without ever having the whole frame beside the answer. `None`
-    /// where that is not known to be done.
+/// The rewriter of an RPC that has one message each way.
+pub trait Call: Rewriter {
+    /// [`Rewriter::response`] for an answer that is long: piece by piece, without ever having the whole frame beside the answer.
     ///
     /// # Errors
-    /// As [`Rewriter::response`].
-    fn long_response(&self, _view: &View<'_>, _message: &Bytes) -> Result<Option<LongAnswer>, Interrupt> {
-        Ok(None)
-    }
-
-    /// Whether long answers are passed on piece by piece.
-    fn takes_long_responses(&self) -> bool {
-        false
-    }
+    /// As there.
+    fn long_response(&self, view: &View<'_>, message: &Bytes) -> Result<LongAnswer, Interrupt>;
 
     /// Whether requests can change something.
-    fn writes(&self) -> bool {
-        false
-    }
+    fn writes(&self) -> bool;
 
     /// The most that a client's message can add to what is stored, if a Put that it holds adds what `added` says. A message
     /// that has passed [`Rewriter::request`].
-    fn adds(&self, _message: &Bytes, _added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount {
-        Amount::NOTHING
-    }
+    fn adds(&self, message: &Bytes, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amount;
 
     /// The revision that the request of this message of the upstream's wrote, if it put a key.
-    fn written(&self, _message: &Bytes) -> Option<i64> {
-        None
-    }
+    fn written(&self, message: &Bytes) -> Option<i64>;
 }
 
 // === impl View ===
@@ -155,17 +146,6 @@ impl View<'_> {
 
     fn watermark(&self) -> Result<i64, Interrupt> {
         self.watermark.ok_or(Interrupt::NeedsWatermark)
-    }
-
-    fn strip(&self, key: &mut Bytes) -> Result<(), Interrupt> {
-        *key = self.prefix.strip(key)?;
-        Ok(())
-    }
-
-    fn key_value(&self, kv: &mut KeyValue) -> Result<(), Interrupt> {
-        self.strip(&mut kv.key)?;
-        kv.lease = self.lease_to_tenant(kv.lease)?;
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use proto::etcdserverpb::{
     Compare, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
-    RangeStreamResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse,
+    RangeStreamResponse, RequestOp, TxnRequest, TxnResponse,
     compare::{CompareResult, CompareTarget, TargetUnion},
     request_op::Request,
     response_op::Response,
@@ -59,11 +59,7 @@ impl Rpc for Range {
         Ok(())
     }
 
-    fn response(view: &View<'_>, response: &mut RangeResponse) -> Result<(), Interrupt> {
-        response.kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
-    }
-
-    const LONG: Option<Shape> = Some(Shape::Range);
+    const ANSWER: Shape = Shape::Range;
 }
 
 impl Rpc for RangeStream {
@@ -79,9 +75,7 @@ impl Rpc for RangeStream {
         Range::request(view, request)
     }
 
-    fn response(view: &View<'_>, response: &mut RangeStreamResponse) -> Result<(), Interrupt> {
-        response.range_response.iter_mut().try_for_each(|part| Range::response(view, part))
-    }
+    const ANSWER: Shape = Shape::RangePart;
 }
 
 impl Rpc for Put {
@@ -99,11 +93,7 @@ impl Rpc for Put {
         Ok(())
     }
 
-    fn response(view: &View<'_>, response: &mut PutResponse) -> Result<(), Interrupt> {
-        response.prev_kv.iter_mut().try_for_each(|kv| view.key_value(kv))
-    }
-
-    const LONG: Option<Shape> = Some(Shape::Put);
+    const ANSWER: Shape = Shape::Put;
 
     const WRITES: bool = true;
     const PUTS: bool = true;
@@ -133,11 +123,7 @@ impl Rpc for DeleteRange {
         Ok(())
     }
 
-    fn response(view: &View<'_>, response: &mut DeleteRangeResponse) -> Result<(), Interrupt> {
-        response.prev_kvs.iter_mut().try_for_each(|kv| view.key_value(kv))
-    }
-
-    const LONG: Option<Shape> = Some(Shape::DeleteRange);
+    const ANSWER: Shape = Shape::DeleteRange;
 
     const WRITES: bool = true;
 }
@@ -156,11 +142,7 @@ impl Rpc for Txn {
         request.success.iter_mut().chain(&mut request.failure).try_for_each(|op| request_op(view, op))
     }
 
-    fn response(view: &View<'_>, response: &mut TxnResponse) -> Result<(), Interrupt> {
-        response.responses.iter_mut().try_for_each(|op| response_op(view, op))
-    }
-
-    const LONG: Option<Shape> = Some(Shape::Txn);
+    const ANSWER: Shape = Shape::Txn;
 
     const WRITES: bool = true;
     const PUTS: bool = true;
@@ -230,15 +212,5 @@ fn request_op(view: &View<'_>, op: &mut RequestOp) -> Result<(), Interrupt> {
         Some(Request::RequestTxn(txn)) => Txn::request(view, txn),
         // Refused by the check before.
         None => Err(EtcdError::KeyNotFound.into()),
-    }
-}
-
-fn response_op(view: &View<'_>, op: &mut ResponseOp) -> Result<(), Interrupt> {
-    match &mut op.response {
-        Some(Response::ResponseRange(range)) => Range::response(view, range),
-        Some(Response::ResponsePut(put)) => Put::response(view, put),
-        Some(Response::ResponseDeleteRange(delete)) => DeleteRange::response(view, delete),
-        Some(Response::ResponseTxn(txn)) => Txn::response(view, txn),
-        None => Ok(()),
     }
 }

@@ -43,10 +43,7 @@ impl Rpc for KeepAlive {
         Ok(())
     }
 
-    fn response(view: &View<'_>, response: &mut LeaseKeepAliveResponse) -> Result<(), Interrupt> {
-        response.id = view.repeated_lease(response.id)?;
-        Ok(())
-    }
+    const ANSWER: Shape = Shape::KeepAlive;
 }
 
 impl Rpc for TimeToLive {
@@ -59,16 +56,7 @@ impl Rpc for TimeToLive {
         Ok(())
     }
 
-    fn response(view: &View<'_>, response: &mut LeaseTimeToLiveResponse) -> Result<(), Interrupt> {
-        // The mark bears the upstream's id, so it is recognised before the id is mapped.
-        let mark = view.meta.lease_mark(response.id);
-        response.keys.retain(|key: &Bytes| *key != mark);
-        response.keys.iter_mut().try_for_each(|key| view.strip(key))?;
-        response.id = view.repeated_lease(response.id)?;
-        Ok(())
-    }
-
-    const LONG: Option<Shape> = Some(Shape::TimeToLive);
+    const ANSWER: Shape = Shape::TimeToLive;
 }
 
 // === impl KeepAliveStream ===

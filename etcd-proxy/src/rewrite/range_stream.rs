@@ -6,11 +6,12 @@
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use proto::etcdserverpb::{RangeRequest, RangeResponse, RangeStreamResponse};
+use proto::etcdserverpb::RangeRequest;
 
 use super::{
     Interrupt, RangeStream, Rewriter, Rpc, View,
-    typed::{decode_response, decode_streamed, encode},
+    typed::{decode_streamed, encode},
+    wire,
 };
 use crate::{
     error::EtcdError,
@@ -48,9 +49,20 @@ impl RangeParts {
 impl Progress {
     /// The revision that a part after the first was read at, if it is known: of a stream at the then current revision only the
     /// last part tells.
-    fn read_at(&self, part: &RangeResponse) -> Option<i64> {
-        let told = part.header.as_ref().map(|header| header.revision);
-        if self.revision > 0 { Some(self.revision) } else { told }.filter(|_| self.begun)
+    fn read_at(&self, message: &[u8]) -> Result<Option<i64>, Interrupt> {
+        // Of `RangeStreamResponse`, `RangeResponse` and `ResponseHeader`.
+        const PART: u64 = 1;
+        const HEADER: u64 = 1;
+        const REVISION: u64 = 3;
+        if !self.begun {
+            return Ok(None);
+        }
+        if self.revision > 0 {
+            return Ok(Some(self.revision));
+        }
+        let Some(part) = wire::bytes(message, PART)? else { return Ok(None) };
+        let header = wire::bytes(part, HEADER)?;
+        header.map(|header| Ok(wire::number(header, REVISION)?.cast_signed())).transpose()
     }
 }
 
@@ -64,14 +76,12 @@ impl Rewriter for RangeParts {
     }
 
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let mut response: RangeStreamResponse = decode_response(message)?;
         let mut progress = self.progress.lock();
-        let read_at = response.range_response.as_ref().and_then(|part| progress.read_at(part));
+        let read_at = progress.read_at(message)?;
         if read_at.zip(view.watermark).is_some_and(|(revision, watermark)| revision < watermark) {
             return Err(EtcdError::Compacted.into());
         }
-        RangeStream::response(view, &mut response)?;
-        encode(&response, out)?;
+        RangeStream::ANSWER.rewrite(view, message, out)?;
         progress.begun = true;
         Ok(())
     }

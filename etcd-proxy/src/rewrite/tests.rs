@@ -1,5 +1,6 @@
 mod answers;
 pub(crate) mod generated;
+mod seen;
 
 use std::{num::NonZeroUsize, sync::Arc};
 
@@ -16,7 +17,7 @@ use proto::{
         TxnResponse, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
         compare::TargetUnion, request_op::Request, response_op::Response, watch_request::RequestUnion,
     },
-    mvccpb::Event,
+    mvccpb::{Event, KeyValue},
 };
 use tonic::Code;
 
@@ -301,26 +302,74 @@ fn a_leases_mark_is_not_among_its_keys() {
 }
 
 #[test]
-fn unknown_fields_are_refused_in_requests_and_lost_in_responses() {
+fn unknown_fields_are_refused_in_requests_and_kept_in_responses() {
     let fixture = Fixture::new();
+    let view = fixture.view(-1);
     let range = Typed::<Range>::new(schema().unwrap()).unwrap();
-    let extra = [0x98, 0x06, 0x01];
-    let with_extra = |message: Vec<u8>| -> Bytes { [message.as_slice(), &extra].concat().into() };
+    // Field 99, whose tag takes two bytes: a number, bytes, and eight and four bytes.
+    let extra =
+        [&[0x98, 0x06, 1, 0x9a, 0x06, 4][..], b"/t/b", &[0x99, 0x06, 1, 2, 3, 4, 5, 6, 7, 8, 0x9d, 0x06, 1, 2, 3, 4]]
+            .concat();
+    let with_extra = |message: Vec<u8>| [message.as_slice(), &extra].concat();
 
-    let request = with_extra(RangeRequest { key: "a".into(), ..Default::default() }.encode_to_vec());
+    let request = with_extra(RangeRequest { key: "a".into(), ..Default::default() }.encode_to_vec()).into();
     let mut out = BytesMut::new();
-    let (code, text) = refusal(range.request(&fixture.view(-1), &request, &mut out));
+    let (code, text) = refusal(range.request(&view, &request, &mut out));
     assert_eq!(code, Code::Unimplemented);
     assert!(text.contains("field 99 of etcdserverpb.RangeRequest"), "{text}");
     assert!(out.is_empty());
 
-    // What a typed rewrite cannot keep, in the message itself and in the key-value pairs: field 99 is gone.
-    let pair = [kv("/t/a", 0).encode_to_vec().as_slice(), &extra].concat();
-    let mut response = vec![0x12, u8::try_from(pair.len()).unwrap()];
-    response.extend(pair);
-    let mut out = BytesMut::new();
-    range.response(&fixture.view(-1), &with_extra(response), &mut out).unwrap();
-    assert_eq!(frames(out)[0], RangeResponse { kvs: vec![kv("a", 0)], ..Default::default() }.encode_to_vec());
+    let message = |number: u8, message: Vec<u8>| {
+        let mut field = vec![number << 3 | 2];
+        prost::encoding::encode_varint(message.len() as u64, &mut field);
+        [field, message].concat()
+    };
+    let header = || with_extra(ResponseHeader { revision: 5, ..Default::default() }.encode_to_vec());
+    let pair = |key| with_extra(kv(key, 0).encode_to_vec());
+    let ranged = |key| with_extra([message(1, header()), message(2, pair(key))].concat());
+    for (rewriter, answer) in [
+        (Shape::Range, &ranged as &dyn Fn(&'static str) -> Vec<u8>),
+        (Shape::RangePart, &|key| with_extra(message(1, ranged(key)))),
+        (Shape::Put, &|key| with_extra([message(1, header()), message(2, pair(key))].concat())),
+        (Shape::DeleteRange, &|key| with_extra([message(1, header()), message(3, pair(key))].concat())),
+        (Shape::Txn, &|key| with_extra(message(3, with_extra(message(1, ranged(key)))))),
+        (Shape::Watch, &|key| with_extra(message(11, with_extra(message(2, pair(key)))))),
+        (Shape::TimeToLive, &|key| with_extra([message(1, header()), message(5, key.into())].concat())),
+        (Shape::KeepAlive, &|_| with_extra(message(1, header()))),
+    ] {
+        let (from, expected) = (Bytes::from(answer("/t/a")), answer("a"));
+        let mut out = BytesMut::new();
+        rewriter.rewrite(&view, &from, &mut out).unwrap();
+        assert_eq!(frames(out)[0], expected, "{rewriter:?}");
+        assert_eq!(frames(in_pieces(&view, rewriter, &from).unwrap())[0], expected, "{rewriter:?}");
+    }
+}
+
+/// What holds a key or a lease, and not as it should, does not get out as it is.
+#[test]
+fn keys_and_leases_in_another_encoding_are_not_passed_on() {
+    let fixture = Fixture::new();
+    for (shape, numbers) in [
+        (Shape::Range, &[2][..]),
+        (Shape::RangePart, &[1]),
+        (Shape::Put, &[2]),
+        (Shape::DeleteRange, &[3]),
+        (Shape::Txn, &[3]),
+        (Shape::Op, &[1, 2, 3, 4]),
+        (Shape::Watch, &[11]),
+        (Shape::Event, &[2, 3]),
+        (Shape::EventAlone, &[2, 3]),
+        (Shape::TimeToLive, &[2, 5]),
+        (Shape::KeepAlive, &[2]),
+        (Shape::KeyValue, &[1, 6]),
+    ] {
+        for number in numbers {
+            let fixed = [&[number << 3 | 1][..], b"/u/1234x"].concat();
+            let mut out = BytesMut::new();
+            let (code, _) = refusal(shape.rewrite(&fixture.view(-1), &fixed, &mut out));
+            assert_eq!((code, out.len()), (Code::Internal, 0), "{shape:?}, {number}");
+        }
+    }
 }
 
 fn watch(view: &View<'_>, stream: &WatchStream, request: RequestUnion) -> Result<WatchRequest, Interrupt> {
@@ -631,8 +680,8 @@ fn no_message_reaches_beyond_the_prefix() {
 }
 
 /// The frame of an answer, made piece by piece.
-fn in_pieces<R: Rpc>(view: &View<'_>, message: &Bytes) -> Result<BytesMut, Interrupt> {
-    let mut long = LongAnswer::new(view, R::LONG.unwrap(), message)?;
+fn in_pieces(view: &View<'_>, shape: Shape, message: &Bytes) -> Result<BytesMut, Interrupt> {
+    let mut long = LongAnswer::new(view, shape, message)?;
     let mut pieces = BytesMut::new();
     while let Some(piece) = long.next(view)? {
         pieces.extend_from_slice(&piece);
@@ -640,36 +689,43 @@ fn in_pieces<R: Rpc>(view: &View<'_>, message: &Bytes) -> Result<BytesMut, Inter
     Ok(pieces)
 }
 
-fn same_in_pieces<R: Rpc<Response: std::fmt::Debug>>(answers: impl Strategy<Value = R::Response>) {
+/// Whole and piece by piece, answers are what they are once decoded, changed by `seen` and encoded again.
+fn rewritten_as<R: Rpc<Response: std::fmt::Debug + Clone>>(
+    answers: impl Strategy<Value = R::Response>,
+    seen: impl Fn(&View<'_>, &mut R::Response),
+) {
     let fixture = Fixture::new();
     let view = fixture.view(0);
     let mut runner = TestRunner::new(Config::with_cases(200));
     runner
         .run(&answers, |answer| {
             let message = Bytes::from(answer.encode_to_vec());
+            let mut expected = answer.clone();
+            seen(&view, &mut expected);
+            let expected = expected.encode_to_vec();
             let mut whole = BytesMut::new();
-            Typed::<R>::new(schema().unwrap()).unwrap().response(&view, &message, &mut whole).unwrap();
-            prop_assert_eq!(in_pieces::<R>(&view, &message).unwrap(), whole);
+            R::ANSWER.rewrite(&view, &message, &mut whole).unwrap();
+            prop_assert_eq!(&frames(whole)[0], &expected);
+            prop_assert_eq!(&frames(in_pieces(&view, R::ANSWER, &message).unwrap())[0], &expected);
             Ok(())
         })
         .unwrap();
 }
 
-/// Piece by piece a long answer is what it is in one.
 #[test]
-fn long_answers_are_the_same_in_pieces() {
-    same_in_pieces::<Range>(answers::range());
-    same_in_pieces::<Put>(answers::put());
-    same_in_pieces::<DeleteRange>(answers::delete());
-    same_in_pieces::<Txn>(answers::txn());
+fn answers_are_rewritten_as_decoded_ones_would_be() {
+    rewritten_as::<Range>(answers::range(), seen::range);
+    rewritten_as::<Put>(answers::put(), seen::put);
+    rewritten_as::<DeleteRange>(answers::delete(), seen::delete);
+    rewritten_as::<Txn>(answers::txn(), seen::txn);
     let fixture = Fixture::new();
     let mark = fixture.meta.lease_mark(12);
-    same_in_pieces::<TimeToLive>(answers::time_to_live(12, mark));
+    rewritten_as::<TimeToLive>(answers::time_to_live(12, mark), seen::time_to_live);
 }
 
-/// What must not get out does not, and what is unknown is left out as it is from short answers.
+/// What must not get out does not.
 #[test]
-fn long_answers_hold_back_what_is_foreign_and_unknown() {
+fn answers_hold_back_what_is_foreign() {
     let fixture = Fixture::new();
     let view = fixture.view(0);
     let kv = |key: &'static str| KeyValue { key: key.into(), value: "v".into(), lease: 7, ..Default::default() };
@@ -679,37 +735,32 @@ fn long_answers_hold_back_what_is_foreign_and_unknown() {
         ..Default::default()
     };
     let encoded = |keys: &[&'static str]| Bytes::from(range(keys).encode_to_vec());
+    let both = |view: &View<'_>, shape: Shape, message: &Bytes| {
+        let mut out = BytesMut::new();
+        let whole = shape.rewrite(view, message, &mut out);
+        assert_eq!(whole.is_ok(), !out.is_empty());
+        assert_eq!(whole.is_ok(), in_pieces(view, shape, message).is_ok());
+        whole
+    };
     for keys in [&["/t/a", "/other/b"][..], &[""], &["/t"], &["/t/"]] {
-        assert!(matches!(in_pieces::<Range>(&view, &encoded(keys)), Err(Interrupt::Foreign)), "{keys:?}");
+        assert!(matches!(both(&view, Shape::Range, &encoded(keys)), Err(Interrupt::Foreign)), "{keys:?}");
         let inner = ResponseOp { response: Some(Response::ResponseRange(range(keys))) };
         let txn = TxnResponse { responses: vec![inner], ..Default::default() };
         let op = ResponseOp { response: Some(Response::ResponseTxn(txn)) };
         let txn = TxnResponse { responses: vec![op], ..Default::default() }.encode_to_vec().into();
-        assert!(matches!(in_pieces::<Txn>(&view, &txn), Err(Interrupt::Foreign)), "{keys:?}");
+        assert!(matches!(both(&view, Shape::Txn, &txn), Err(Interrupt::Foreign)), "{keys:?}");
     }
     for keys in [vec!["/t/a".into(), "/other/b".into()], vec!["/t/".into()]] {
         let ttl = LeaseTimeToLiveResponse { id: 7, keys, ..Default::default() }.encode_to_vec().into();
-        assert!(matches!(in_pieces::<TimeToLive>(&view, &ttl), Err(Interrupt::Foreign)));
+        assert!(matches!(both(&view, Shape::TimeToLive, &ttl), Err(Interrupt::Foreign)));
     }
     let needy = View { leases: None, ..view };
-    assert!(matches!(in_pieces::<Range>(&needy, &encoded(&["/t/a"])), Err(Interrupt::MeetsLease)));
+    assert!(matches!(both(&needy, Shape::Range, &encoded(&["/t/a"])), Err(Interrupt::MeetsLease)));
     let good = encoded(&["/t/a"]);
     for torn in 1..good.len() {
         // Cut between two fields it is another answer, anywhere else it is none.
-        if let Err(interrupt) = in_pieces::<Range>(&view, &good.slice(..torn)) {
+        if let Err(interrupt) = both(&view, Shape::Range, &good.slice(..torn)) {
             assert!(matches!(interrupt, Interrupt::Refused(status) if status.code() == Code::Internal));
         }
     }
-    // Field 99 with a key in it, of the answer, of its header and of a key with its value.
-    let unknown = [&[0x9a, 0x06, 4][..], b"/t/b"].concat();
-    let kv = [&kv("/t/a").encode_to_vec()[..], &unknown].concat();
-    let header = [&ResponseHeader { revision: 5, ..Default::default() }.encode_to_vec()[..], &unknown].concat();
-    let length = |message: &[u8]| u8::try_from(message.len()).unwrap();
-    let answer = [&[0x0a, length(&header)], &header[..], &[0x12, length(&kv)], &kv, &unknown, &[0x20, 2]].concat();
-    let header = Some(ResponseHeader { revision: 5, ..Default::default() });
-    let good = RangeResponse { header, ..range(&["/t/a"]) }.encode_to_vec().into();
-    assert_eq!(in_pieces::<Range>(&view, &answer.into()).unwrap(), in_pieces::<Range>(&view, &good).unwrap());
-    // A field of another type than ours has is no field of ours.
-    let other = Bytes::from(vec![0x10, 1]);
-    assert!(matches!(in_pieces::<Range>(&view, &other), Err(Interrupt::Refused(_))));
 }

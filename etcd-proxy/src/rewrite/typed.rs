@@ -1,7 +1,6 @@
-//! Rewriting by way of typed messages.
+//! Rewriting of requests by way of typed messages, and of answers by their [`Shape`].
 //!
-//! Decoding drops fields that are unknown here. In requests they are looked for first and refused; in responses they are
-//! lost: a field that a newer etcd adds to an answer does not reach the tenant.
+//! Decoding drops fields that are unknown here; in requests they are looked for first and refused.
 
 use std::marker::PhantomData;
 
@@ -10,7 +9,7 @@ use prost::Message;
 use proto::etcdserverpb::PutRequest;
 use tonic::Status;
 
-use super::{Interrupt, LongAnswer, Rewriter, Shape, View};
+use super::{Call, Interrupt, LongAnswer, Rewriter, Shape, View};
 use crate::{
     error::EtcdError,
     grpc::framing,
@@ -47,14 +46,8 @@ pub trait Rpc: Send + Sync + 'static {
     /// Whatever keeps it from being passed on.
     fn request(view: &View<'_>, request: &mut Self::Request) -> Result<(), Interrupt>;
 
-    /// Changes an upstream's response into the tenant's.
-    ///
-    /// # Errors
-    /// Whatever keeps it from being passed on.
-    fn response(view: &View<'_>, response: &mut Self::Response) -> Result<(), Interrupt>;
-
-    /// What a response is, if it can be passed on piece by piece.
-    const LONG: Option<Shape> = None;
+    /// What is rewritten in a response.
+    const ANSWER: Shape;
 
     /// Whether a request can change something.
     const WRITES: bool = false;
@@ -103,17 +96,13 @@ impl<R: Rpc> Rewriter for Typed<R> {
     }
 
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let mut response: R::Response = decode_response(message)?;
-        R::response(view, &mut response)?;
-        encode(&response, out)
+        R::ANSWER.rewrite(view, message, out)
     }
+}
 
-    fn long_response(&self, view: &View<'_>, message: &Bytes) -> Result<Option<LongAnswer>, Interrupt> {
-        R::LONG.map(|shape| LongAnswer::new(view, shape, message)).transpose()
-    }
-
-    fn takes_long_responses(&self) -> bool {
-        R::LONG.is_some()
+impl<R: Rpc> Call for Typed<R> {
+    fn long_response(&self, view: &View<'_>, message: &Bytes) -> Result<LongAnswer, Interrupt> {
+        LongAnswer::new(view, R::ANSWER, message)
     }
 
     fn writes(&self) -> bool {

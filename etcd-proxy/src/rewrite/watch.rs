@@ -11,15 +11,15 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use proto::{
-    etcdserverpb::{ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
-    mvccpb::Event,
+use proto::etcdserverpb::{
+    ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion,
 };
 use tokio::sync::Notify;
 
 use super::{
-    Interrupt, Rewriter, View,
+    Interrupt, Rewriter, Shape, View,
     typed::{decode_response, decode_streamed, encode},
+    wire::{self, Value},
 };
 use crate::{
     error::EtcdError,
@@ -67,6 +67,14 @@ enum Acted {
     Below(i64),
     /// The tenant has as many watches as it may have.
     Refused,
+}
+
+/// What a response says of its watch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outline {
+    created: bool,
+    canceled: bool,
+    compact_revision: u64,
 }
 
 // === impl WatchStream ===
@@ -161,45 +169,59 @@ impl Rewriter for WatchStream {
     }
 
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let mut response: WatchResponse = decode_response(message)?;
-        // A watch that is refused not for what it asks but for when: on another stream it may be had.
-        if self.by_token && response.created && response.canceled && is_refused_watch(&response.cancel_reason) {
-            return Err(Interrupt::LoginEnded);
+        let Outline { created, canceled, compact_revision } = Outline::of(message)?;
+        if self.by_token && created && canceled {
+            // A watch that is refused not for what it asks but for when: on another stream it may be had.
+            let refused: WatchResponse = decode_response(message)?;
+            if is_refused_watch(&refused.cancel_reason) {
+                return Err(Interrupt::LoginEnded);
+            }
         }
-        for event in &mut response.events {
-            forget_compacted(event, view.watermark);
-            event.kv.iter_mut().chain(&mut event.prev_kv).try_for_each(|kv| view.key_value(kv))?;
-        }
-        let acted = if response.created { self.answered() } else { None };
+        let before = out.len();
+        Shape::Watch.rewrite(view, message, out)?;
+        let acted = if created { self.answered() } else { None };
         match acted {
             Some(Acted::Refused) => {
-                // As etcd answers a creation that it denies (`v3rpc/watch.go`): with no id, created and cancelled at once.
-                // Without a reason clients would try again for ever.
-                response.watch_id = NO_ID;
-                response.canceled = true;
-                EtcdError::TooManyRequests.text().clone_into(&mut response.cancel_reason);
+                out.truncate(before);
+                encode(&denied(decode_response(message)?), out)
             }
+            Some(Acted::Below(watermark)) if !canceled => encode(&compacted(decode_response(message)?, watermark), out),
             // A watch that etcd ends because of a compaction keeps its id there, and its place here, until the client cancels it or
             // the stream ends (`mvcc/watcher.go`, `Cancel`).
-            Some(Acted::Below(_)) | None if response.canceled && response.compact_revision == 0 => self.gone(),
-            Some(Acted::Below(_)) | None => {}
-        }
-        encode(&response, out)?;
-        match acted {
-            // A refused create needs no cancel.
-            Some(Acted::Below(watermark)) if !response.canceled => encode(&compacted(response, watermark), out),
-            _ => Ok(()),
+            Some(Acted::Below(_)) | None if canceled && compact_revision == 0 => {
+                self.gone();
+                Ok(())
+            }
+            Some(Acted::Below(_)) | None => Ok(()),
         }
     }
 }
 
-/// Takes from an event what the key held before, where that was compacted away: etcd reads it at the revision before the
-/// event's when it sends the event (`v3rpc/watch.go`), while the shared history still has it. A watermark that is not
-/// loaded yet concerns no event: a watch that begins in the past has loaded it, and another sees later revisions alone.
-fn forget_compacted(event: &mut Event, watermark: Option<i64>) {
-    let revision = event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
-    if watermark.is_some_and(|watermark| revision <= watermark) {
-        event.prev_kv = None;
+// === impl Outline ===
+
+impl Outline {
+    fn of(mut message: &[u8]) -> Result<Self, Interrupt> {
+        let mut outline = Self::default();
+        while let Some(field) = wire::next(&mut message)? {
+            match (field.number, field.value) {
+                (3, Value::Varint(created)) => outline.created = created != 0,
+                (4, Value::Varint(canceled)) => outline.canceled = canceled != 0,
+                (5, Value::Varint(revision)) => outline.compact_revision = revision,
+                _ => {}
+            }
+        }
+        Ok(outline)
+    }
+}
+
+/// etcd's answer to a creation that it denies (`v3rpc/watch.go`): with no id, created and cancelled at once. Without a reason
+/// clients would try again for ever.
+fn denied(created: WatchResponse) -> WatchResponse {
+    WatchResponse {
+        watch_id: NO_ID,
+        canceled: true,
+        cancel_reason: EtcdError::TooManyRequests.text().to_owned(),
+        ..created
     }
 }
 

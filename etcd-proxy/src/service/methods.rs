@@ -11,7 +11,7 @@ use super::reflection::{self, Reflection};
 use crate::{
     error::Denied,
     metrics::{GrpcType, MethodMetrics, Metrics},
-    rewrite::{DeleteRange, KeepAliveStream, Put, Range, RangeParts, Rewriter, TimeToLive, Txn, Typed, WatchStream},
+    rewrite::{Call, DeleteRange, KeepAliveStream, Put, Range, RangeParts, TimeToLive, Txn, Typed, WatchStream},
     unknown::{self, SchemaError},
 };
 
@@ -43,7 +43,7 @@ pub(super) enum Action {
 /// Methods with one message each way.
 pub(super) enum Unary {
     /// Rewritten and passed on.
-    Forward(Box<dyn Rewriter>),
+    Forward(Box<dyn Call>),
     /// Carried out here, with the help of the upstream.
     Own(Own),
     /// Refused.
@@ -150,7 +150,7 @@ fn table(schema: &'static unknown::Schema) -> Result<Vec<Line>, SchemaError> {
     fn own(own: Own) -> Action {
         Action::Unary(Unary::Own(own))
     }
-    fn forward(rewriter: impl Rewriter + 'static) -> Action {
+    fn forward(rewriter: impl Call + 'static) -> Action {
         Action::Unary(Unary::Forward(Box::new(rewriter)))
     }
     fn refuse(status: fn() -> Status) -> Action {

@@ -19,7 +19,7 @@ use crate::{
     grpc::{self, Arrived, NoAnswer, NoShare, Patient, Received, Share, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place},
     metrics::add_bytes,
-    rewrite::{Interrupt, LongAnswer, Rewriter, View},
+    rewrite::{Call, Interrupt, LongAnswer, View},
     tenant::Tenant,
     unknown::{self, Refusal},
 };
@@ -92,30 +92,24 @@ async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<Answer, Status> {
 /// Passes a call on by way of its rewriter. Of a long answer the client gets piece by piece what it takes.
 async fn pass_on(
     tenant: &Tenant,
-    rewriter: &dyn Rewriter,
+    rewriter: &dyn Call,
     path: &'static str,
     headers: UpstreamHeaders,
     message: &Bytes,
 ) -> Result<Body, Status> {
     let mut never_granted = false;
-    let copies = if rewriter.takes_long_responses() { 1 } else { COPIES };
-    let Received { message, share } =
-        asked(tenant, rewriter, path, headers, message, copies, &mut never_granted).await?;
+    let Received { message, share } = asked(tenant, rewriter, path, headers, message, 1, &mut never_granted).await?;
     let Some(share) = share else {
         let frame = answered(tenant, rewriter, path, &message, &mut never_granted).await?;
         return Ok(Answer { frame, share }.into_body(tenant));
     };
-    let long = loop {
+    let answer = loop {
         let view = View { never_granted, ..tenant.view() };
         let interrupt = match rewriter.long_response(&view, &message) {
             Ok(long) => break long,
             Err(interrupt) => interrupt,
         };
         never_granted |= tenant.resolve(interrupt, path).await?;
-    };
-    let Some(answer) = long else {
-        let frame = answered(tenant, rewriter, path, &message, &mut never_granted).await?;
-        return Ok(Answer { frame, share: Some(share) }.into_body(tenant));
     };
     let body = UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share);
     Ok(Body::new(Patient::new(body, tenant.answer_patience())))
@@ -124,7 +118,7 @@ async fn pass_on(
 /// Passes a call on by way of its rewriter.
 pub(super) async fn forward(
     tenant: &Tenant,
-    rewriter: &dyn Rewriter,
+    rewriter: &dyn Call,
     path: &'static str,
     headers: UpstreamHeaders,
     message: &Bytes,
@@ -138,7 +132,7 @@ pub(super) async fn forward(
 /// The tenant's frame of the upstream's answer.
 async fn answered(
     tenant: &Tenant,
-    rewriter: &dyn Rewriter,
+    rewriter: &dyn Call,
     path: &'static str,
     message: &Bytes,
     never_granted: &mut bool,
@@ -151,7 +145,7 @@ async fn answered(
 /// The upstream's answer to a call by way of its rewriter. If it is long, there will be so many copies of it.
 async fn asked(
     tenant: &Tenant,
-    rewriter: &dyn Rewriter,
+    rewriter: &dyn Call,
     path: &'static str,
     headers: UpstreamHeaders,
     message: &Bytes,
@@ -181,7 +175,7 @@ async fn asked(
 async fn admit<'a>(
     tenant: &'a Tenant,
     storage: &'a Account,
-    rewriter: &dyn Rewriter,
+    rewriter: &dyn Call,
     message: &Bytes,
 ) -> Result<Option<Place<'a>>, Status> {
     let worst = rewriter.adds(message, &mut |put| size(put));
@@ -196,7 +190,7 @@ async fn admit<'a>(
 }
 
 /// By how much a request grows what is stored, by what the keys that it puts have now.
-async fn growth(tenant: &Tenant, rewriter: &dyn Rewriter, message: &Bytes) -> Result<Amount, Status> {
+async fn growth(tenant: &Tenant, rewriter: &dyn Call, message: &Bytes) -> Result<Amount, Status> {
     let mut before = HashMap::new();
     rewriter.adds(message, &mut |put| {
         before.insert(put.key.clone(), Amount::NOTHING);
@@ -221,7 +215,7 @@ fn size(put: &PutRequest) -> Amount {
     Amount::key(put.key.len().saturating_add(put.value.len()))
 }
 
-fn settle(place: Place<'_>, rewriter: &dyn Rewriter, answer: &Result<Received, NoAnswer>) {
+fn settle(place: Place<'_>, rewriter: &dyn Call, answer: &Result<Received, NoAnswer>) {
     match answer {
         Ok(answer) => match rewriter.written(&answer.message) {
             Some(revision) => place.written(revision),

@@ -167,7 +167,7 @@ impl Keys {
     /// What the tenant sees of a key.
     async fn map(&self, kv: &mut KeyValue) -> Result<(), Status> {
         match self.tenant.config().prefix.strip(&kv.key) {
-            Ok(key) => kv.key = key,
+            Ok(key) => kv.key = kv.key.slice_ref(key),
             Err(_) => {
                 self.tenant.resolve(Interrupt::Foreign, SNAPSHOT).await?;
             }

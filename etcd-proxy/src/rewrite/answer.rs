@@ -1,0 +1,331 @@
+//! Answers in their encoded form: what has no meaning of its own to a tenant is copied as it came, fields that are not known here
+//! among it; keys lose the prefix, leases get the tenant's ids. An answer is gone through twice, once for what it will be long,
+//! and once to write that: short ones at once, long ones piece by piece as the client takes them, so that besides the answer as
+//! it came there is never more than a piece.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use prost::encoding::{encode_varint, encoded_len_varint};
+use tonic::Status;
+
+use super::{
+    Interrupt, View,
+    wire::{self, Field, Value, malformed},
+};
+
+/// Bytes of a piece, about.
+const PIECE: usize = 64 * 1024;
+/// Levels of messages: 128 Txns nest by way of as many operations, with what stands in the last.
+const MAX_DEPTH: usize = 2 * 128 + 4;
+/// Compressed flag and length.
+const FRAME: usize = 5;
+
+/// A message that is, or stands in, an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `RangeResponse`.
+    Range,
+    /// `RangeStreamResponse`.
+    RangePart,
+    /// `PutResponse`.
+    Put,
+    /// `DeleteRangeResponse`.
+    DeleteRange,
+    /// `TxnResponse`.
+    Txn,
+    /// `ResponseOp`.
+    Op,
+    /// `WatchResponse`.
+    Watch,
+    /// `Event`.
+    Event,
+    /// `Event`, of a key whose former value was compacted away.
+    EventAlone,
+    /// `LeaseTimeToLiveResponse`.
+    TimeToLive,
+    /// `LeaseKeepAliveResponse`.
+    KeepAlive,
+    /// `KeyValue`.
+    KeyValue,
+}
+
+/// The tenant's frame of an answer, piece by piece.
+#[derive(Debug)]
+pub struct LongAnswer {
+    /// The upstream's answer.
+    message: Bytes,
+    /// The meta key of the lease that it is about.
+    mark: Option<Bytes>,
+    /// How far it has been gone through.
+    at: usize,
+    /// The messages that it stands in there, with their ends.
+    open: Vec<(Shape, usize)>,
+    /// What the messages in it will be long, other than keys with their values, as they come.
+    lengths: std::vec::IntoIter<usize>,
+    /// What is ready of the frame.
+    ready: BytesMut,
+}
+
+/// A field in the tenant's view.
+enum Mapped<'a> {
+    Nothing,
+    Same(&'a [u8]),
+    Number(u64, u64),
+    Bytes(u64, &'a [u8]),
+    Message(u64, Shape, &'a [u8]),
+}
+
+/// An answer that has been looked through: it can be passed on.
+struct Measured {
+    mark: Option<Bytes>,
+    /// Header of its frame.
+    header: [u8; FRAME],
+    /// Length of its message.
+    length: usize,
+    /// What the messages in it will be long, other than keys with their values, as they come.
+    lengths: std::vec::IntoIter<usize>,
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// Appends the tenant's frame of an upstream's answer of this shape to `out`. Nothing of it gets out if it holds a key of
+    /// somebody else.
+    ///
+    /// # Errors
+    /// Whatever keeps the answer from being passed on; `out` is then unchanged.
+    pub fn rewrite(self, view: &View<'_>, message: &[u8], out: &mut BytesMut) -> Result<(), Interrupt> {
+        let Measured { mark, header, length, mut lengths } = Measured::new(view, self, message)?;
+        out.reserve(FRAME + length);
+        out.put_slice(&header);
+        put(view, mark.as_ref(), (self, message), &mut lengths, out)
+    }
+
+    /// A field of such a message as the tenant sees it.
+    fn map<'a>(self, view: &View<'_>, mark: Option<&Bytes>, field: &Field<'a>) -> Result<Mapped<'a>, Interrupt> {
+        let number = field.number;
+        Ok(match (self, number, &field.value) {
+            (Self::Range | Self::Put, 2, Value::Bytes(kv))
+            | (Self::DeleteRange, 3, Value::Bytes(kv))
+            | (Self::Event, 2 | 3, Value::Bytes(kv))
+            | (Self::EventAlone, 2, Value::Bytes(kv)) => Mapped::Message(number, Self::KeyValue, kv),
+            (Self::EventAlone, 3, Value::Bytes(_)) => Mapped::Nothing,
+            (Self::RangePart, 1, Value::Bytes(range)) => Mapped::Message(number, Self::Range, range),
+            (Self::Txn, 3, Value::Bytes(op)) => Mapped::Message(number, Self::Op, op),
+            (Self::Op, 1, Value::Bytes(range)) => Mapped::Message(number, Self::Range, range),
+            (Self::Op, 2, Value::Bytes(put)) => Mapped::Message(number, Self::Put, put),
+            (Self::Op, 3, Value::Bytes(delete)) => Mapped::Message(number, Self::DeleteRange, delete),
+            (Self::Op, 4, Value::Bytes(txn)) => Mapped::Message(number, Self::Txn, txn),
+            (Self::Watch, 11, Value::Bytes(event)) => Mapped::Message(number, Self::of_event(view, event)?, event),
+            (Self::KeyValue, 1, Value::Bytes(key)) => Mapped::Bytes(number, view.prefix.strip(key)?),
+            (Self::KeyValue, 6, Value::Varint(lease)) => {
+                Mapped::Number(number, view.lease_to_tenant(lease.cast_signed())?.cast_unsigned())
+            }
+            (Self::TimeToLive | Self::KeepAlive, 2, Value::Varint(id)) => {
+                Mapped::Number(number, view.repeated_lease(id.cast_signed())?.cast_unsigned())
+            }
+            (Self::TimeToLive, 5, Value::Bytes(key)) if mark.is_some_and(|mark| mark == key) => Mapped::Nothing,
+            (Self::TimeToLive, 5, Value::Bytes(key)) => Mapped::Bytes(number, view.prefix.strip(key)?),
+            // In another encoding than these have, they might get out as they are.
+            _ if self.holds_the_tenants(number) => return Err(malformed()),
+            // Headers, values, numbers that mean the same to everybody, and what a newer etcd has added.
+            _ => Mapped::Same(field.raw),
+        })
+    }
+
+    /// Whether a field holds keys or leases.
+    fn holds_the_tenants(self, number: u64) -> bool {
+        match self {
+            Self::RangePart => number == 1,
+            Self::Range | Self::Put | Self::KeepAlive => number == 2,
+            Self::DeleteRange | Self::Txn => number == 3,
+            Self::Event | Self::EventAlone => matches!(number, 2 | 3),
+            Self::Op => matches!(number, 1..=4),
+            Self::TimeToLive => matches!(number, 2 | 5),
+            Self::KeyValue => matches!(number, 1 | 6),
+            Self::Watch => number == 11,
+        }
+    }
+
+    /// What an event is to the tenant. What the key held before is compacted away where etcd would not find it: it reads that at
+    /// the revision before the event's when it sends the event (`v3rpc/watch.go`), while the shared history still has it. A
+    /// watermark that is not loaded yet concerns no event: a watch that begins in the past has loaded it, and another sees later
+    /// revisions alone.
+    fn of_event(view: &View<'_>, event: &[u8]) -> Result<Self, Interrupt> {
+        const KV: u64 = 2;
+        const MOD_REVISION: u64 = 3;
+        // Those that never compacted have -1, and no event is of revision 0.
+        let Some(watermark) = view.watermark.filter(|watermark| *watermark > 0) else { return Ok(Self::Event) };
+        let revision = match wire::bytes(event, KV)? {
+            Some(kv) => wire::number(kv, MOD_REVISION)?.cast_signed(),
+            None => 0,
+        };
+        Ok(if revision <= watermark { Self::EventAlone } else { Self::Event })
+    }
+}
+
+// === impl Measured ===
+
+impl Measured {
+    fn new(view: &View<'_>, shape: Shape, message: &[u8]) -> Result<Self, Interrupt> {
+        const ID: u64 = 2;
+        let mark = match shape {
+            // It bears the upstream's id.
+            Shape::TimeToLive => Some(view.meta.lease_mark(wire::number(message, ID)?.cast_signed())),
+            _ => None,
+        };
+        let mut lengths = Vec::new();
+        let length = measure(view, mark.as_ref(), (shape, message), &mut lengths, 0)?;
+        let announced = u32::try_from(length)
+            .map_err(|_| Interrupt::Refused(Status::resource_exhausted("etcd-proxy: message longer than 4 GiB")))?;
+        let [a, b, c, d] = announced.to_be_bytes();
+        Ok(Self { mark, header: [0, a, b, c, d], length, lengths: lengths.into_iter() })
+    }
+}
+
+/// Looks through a message. Returns how long it will be, and adds to `lengths` how long those in it will.
+fn measure(
+    view: &View<'_>,
+    mark: Option<&Bytes>,
+    (shape, mut message): (Shape, &[u8]),
+    lengths: &mut Vec<usize>,
+    depth: usize,
+) -> Result<usize, Interrupt> {
+    if depth == MAX_DEPTH {
+        return Err(malformed());
+    }
+    let (mut length, mut keyed) = (0, shape != Shape::KeyValue);
+    while let Some(field) = wire::next(&mut message)? {
+        keyed |= field.number == 1;
+        length += match shape.map(view, mark, &field)? {
+            Mapped::Message(_, shape, message) => {
+                let place = lengths.len();
+                if shape != Shape::KeyValue {
+                    lengths.push(0);
+                }
+                let inner = measure(view, mark, (shape, message), lengths, depth + 1)?;
+                if let Some(place) = lengths.get_mut(place).filter(|_| shape != Shape::KeyValue) {
+                    *place = inner;
+                }
+                1 + encoded_len_varint(inner as u64) + inner
+            }
+            mapped => mapped.len(),
+        };
+    }
+    // An empty key is nobody's of this tenant.
+    if keyed { Ok(length) } else { Err(Interrupt::Foreign) }
+}
+
+/// Writes a message that was measured.
+fn put(
+    view: &View<'_>,
+    mark: Option<&Bytes>,
+    (shape, mut message): (Shape, &[u8]),
+    lengths: &mut std::vec::IntoIter<usize>,
+    out: &mut BytesMut,
+) -> Result<(), Interrupt> {
+    while let Some(field) = wire::next(&mut message)? {
+        match shape.map(view, mark, &field)? {
+            Mapped::Message(number, shape, message) => {
+                begin(view, (number, shape, message), lengths, out)?;
+                put(view, mark, (shape, message), lengths, out)?;
+            }
+            mapped => mapped.put(out),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the tag and the length of a message that was measured.
+fn begin(
+    view: &View<'_>,
+    (number, shape, message): (u64, Shape, &[u8]),
+    lengths: &mut std::vec::IntoIter<usize>,
+    out: &mut BytesMut,
+) -> Result<(), Interrupt> {
+    let length = match shape {
+        Shape::KeyValue => measure(view, None, (shape, message), &mut Vec::new(), 0)?,
+        _ => lengths.next().unwrap_or_default(),
+    };
+    wire::begin(number, length, out);
+    Ok(())
+}
+
+// === impl LongAnswer ===
+
+impl LongAnswer {
+    /// Looks through an upstream's answer of this shape. Nothing of it gets out if it holds a key of somebody else.
+    ///
+    /// # Errors
+    /// Whatever keeps the answer from being passed on.
+    pub fn new(view: &View<'_>, shape: Shape, message: &Bytes) -> Result<Self, Interrupt> {
+        let Measured { mark, header, lengths, .. } = Measured::new(view, shape, message)?;
+        let mut ready = BytesMut::with_capacity(PIECE);
+        ready.put_slice(&header);
+        Ok(Self { message: message.clone(), mark, at: 0, open: vec![(shape, message.len())], lengths, ready })
+    }
+
+    /// The next piece of the frame.
+    ///
+    /// # Errors
+    /// As [`LongAnswer::new`], which has seen to it that there are none.
+    pub fn next(&mut self, view: &View<'_>) -> Result<Option<Bytes>, Interrupt> {
+        while self.ready.len() < PIECE
+            && let Some(&(shape, end)) = self.open.last()
+        {
+            let mut rest = self.message.get(self.at..end).unwrap_or_default();
+            let Some(field) = wire::next(&mut rest)? else {
+                self.open.pop();
+                continue;
+            };
+            self.at += field.raw.len();
+            match shape.map(view, self.mark.as_ref(), &field)? {
+                Mapped::Message(number, shape, message) => {
+                    begin(view, (number, shape, message), &mut self.lengths, &mut self.ready)?;
+                    if shape == Shape::KeyValue {
+                        put(view, None, (shape, message), &mut self.lengths, &mut self.ready)?;
+                    } else {
+                        self.open.push((shape, self.at));
+                        self.at -= message.len();
+                    }
+                }
+                mapped => mapped.put(&mut self.ready),
+            }
+        }
+        if self.ready.is_empty() {
+            return Ok(None);
+        }
+        let ready = std::mem::replace(&mut self.ready, BytesMut::with_capacity(PIECE));
+        Ok(Some(ready.freeze()))
+    }
+}
+
+// === impl Mapped ===
+
+impl Mapped<'_> {
+    /// Its length when encoded, of a message that of its tag. A 0 is left out, as in every message of this syntax.
+    fn len(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Number(_, 0) => 0,
+            Self::Same(raw) => raw.len(),
+            Self::Number(_, number) => 1 + encoded_len_varint(*number),
+            Self::Bytes(_, bytes) | Self::Message(_, _, bytes) => {
+                1 + encoded_len_varint(bytes.len() as u64) + bytes.len()
+            }
+        }
+    }
+
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            Self::Nothing | Self::Number(_, 0) => {}
+            Self::Same(raw) => out.put_slice(raw),
+            Self::Number(number, value) => {
+                encode_varint(number << 3, out);
+                encode_varint(*value, out);
+            }
+            Self::Bytes(number, bytes) | Self::Message(number, _, bytes) => {
+                wire::begin(*number, bytes.len(), out);
+                out.put_slice(bytes);
+            }
+        }
+    }
+}
