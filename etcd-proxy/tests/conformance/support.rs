@@ -18,6 +18,7 @@ use etcd_proxy::{
     tenant::{Tenant, TenantConfig},
     upstream::{Endpoint, Upstream, UpstreamConfig},
 };
+use futures::{StreamExt as _, stream};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     service::TowerToHyperService,
@@ -428,6 +429,13 @@ impl Client {
         }
         let responses = self.watch.watch(UnboundedReceiverStream::new(stream)).await.unwrap().into_inner();
         Watching { requests, responses }
+    }
+
+    /// The first answer to a watch, which may as well be refused.
+    pub(crate) async fn try_watch(&mut self, create: WatchCreateRequest) -> Result<Option<WatchResponse>, Status> {
+        let requests = stream::iter([create_request(create)]).chain(stream::pending());
+        let begin = async { self.watch.watch(requests).await?.into_inner().message().await };
+        timeout(PATIENCE, begin).await.expect("an answer or the end of the watch in time")
     }
 }
 

@@ -6,8 +6,12 @@ use std::{
 };
 
 use etcd_proxy::upstream::{Endpoint, Upstream, UpstreamConfig, UpstreamMetrics};
+use futures::{StreamExt as _, stream};
 use prometheus_client::registry::Registry;
-use proto::etcdserverpb::{PutRequest, RangeRequest};
+use proto::etcdserverpb::{
+    PutRequest, RangeRequest, WatchCreateRequest, WatchProgressRequest, watch_client::WatchClient,
+    watch_request::RequestUnion,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -15,7 +19,7 @@ use tokio::{
 use tonic::Code;
 
 use crate::{
-    support::{Etcd, PATIENCE, Proxy, eventually, watch_all},
+    support::{Etcd, PATIENCE, Proxy, create_request, eventually, refusal, watch_all},
     wire::{GOAWAY, HEADERS, PREFACE, RST_STREAM, frame, read_frame},
 };
 
@@ -40,6 +44,10 @@ fn pinging(etcd: &Etcd) -> UpstreamConfig {
 
 fn get() -> RangeRequest {
     RangeRequest { key: "k".into(), ..Default::default() }
+}
+
+fn watch_k(start_revision: i64) -> WatchCreateRequest {
+    WatchCreateRequest { key: "k".into(), start_revision, ..Default::default() }
 }
 
 /// etcd hangs up on whoever pings without a stream, however seldom.
@@ -96,6 +104,75 @@ async fn a_watch_of_an_upstream_that_falls_silent_ends() {
     let mut watching = a.watch([watch_all(before + 1)]).await;
     assert!(watching.next().await.unwrap().created);
     assert_eq!(watching.events(1).await[0].kv.as_ref().unwrap().value, "after");
+}
+
+/// A watch that begins while the others on its connection have heard nothing yet of its end, on a stream of its own or on one
+/// that is there: it ends as they do, and whoever resumes is told once what happened meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_joins_a_silent_upstream_ends() {
+    let etcd = Etcd::start_with(&["--grpc-keepalive-min-time=10ms"]).await;
+    let proxy = Proxy::start_on(pinging(&etcd), "/a/", |_| {}).await;
+    let (mut first, mut second, mut third) = (proxy.client().await, proxy.client().await, proxy.client().await);
+    let before = first.put("k", "before").await;
+    let mut watching = [first.watch([watch_k(0)]).await, second.watch([watch_k(0)]).await];
+    for watching in &mut watching {
+        assert!(watching.next().await.unwrap().created);
+    }
+    etcd.signal("STOP");
+    watching[0].send(RequestUnion::CreateRequest(watch_k(0)));
+    let [older, other] = &mut watching;
+    let (joined, older, other) = tokio::join!(third.try_watch(watch_k(0)), older.next(), other.next());
+    etcd.signal("CONT");
+    assert_eq!(refusal(joined).0, Code::Unavailable);
+    assert_eq!((refusal(older).0, refusal(other).0), (Code::Unavailable, Code::Unavailable));
+
+    let after = etcd.client().await.put("/a/k", "after").await;
+    // It is left alone for a while.
+    eventually("an answer", || {
+        let mut first = first.clone();
+        async move { first.range(get()).await.is_ok() }
+    })
+    .await;
+    for client in [&mut first, &mut second, &mut third] {
+        let mut watching = client.watch([watch_k(before + 1)]).await;
+        assert!(watching.next().await.unwrap().created);
+        let events = watching.events(1).await;
+        assert_eq!((events.len(), events[0].kv.as_ref().unwrap().mod_revision), (1, after));
+        // Nothing that comes before this is left out.
+        watching.send(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+        let progress = watching.next().await.unwrap();
+        assert_eq!((progress.watch_id, progress.events.len()), (-1, 0), "{progress:?}");
+        assert!(progress.header.unwrap().revision >= after);
+    }
+}
+
+/// The first watch after a while without any, on a connection that died meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_on_a_connection_that_died_idle_ends() {
+    let etcd = Etcd::start_with(&["--grpc-keepalive-min-time=10ms"]).await;
+    let (upstream, _registry) = upstream(&etcd);
+    let watches = WatchClient::new(upstream.streams());
+    let watch = || {
+        let mut watches = watches.clone();
+        async move {
+            let requests = stream::iter([create_request(watch_k(0))]).chain(stream::pending());
+            let mut responses = watches.watch(requests).await?.into_inner();
+            responses.message().await.map(|created| (created, responses))
+        }
+    };
+    let (created, responses) = watch().await.unwrap();
+    assert!(created.unwrap().created);
+    drop(responses);
+    eventually("the end of the only watch", || async { etcd.metric("etcd_debugging_mvcc_watcher_total").await == 0.0 })
+        .await;
+    // Until it is not pinged any more.
+    tokio::time::sleep(PINGS * 3).await;
+    etcd.signal("STOP");
+    let ended = tokio::time::timeout(PATIENCE, watch()).await.expect("an end in time");
+    etcd.signal("CONT");
+    assert_eq!(refusal(ended).0, Code::Unavailable);
+    // The next one finds a connection of its own.
+    eventually("a watch", || async { watch().await.is_ok() }).await;
 }
 
 /// A stand-in for an endpoint that meets the first request of its only connection with `reply`, which is told the stream, and
