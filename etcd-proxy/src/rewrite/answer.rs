@@ -81,8 +81,16 @@ struct Measured {
     header: [u8; FRAME],
     /// Length of its message.
     length: usize,
-    /// What the messages in it will be long, other than keys with their values, as they come.
+    /// What the messages in it will be long, as they come.
     lengths: std::vec::IntoIter<usize>,
+}
+
+/// Which lengths are remembered from the first time that an answer is gone through to the second.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    All,
+    /// Not those of keys with their values, of which a long answer has many.
+    ButOfKeys,
 }
 
 // === impl Shape ===
@@ -94,13 +102,14 @@ impl Shape {
     /// # Errors
     /// Whatever keeps the answer from being passed on; `out` is then unchanged.
     pub fn rewrite(self, view: &View<'_>, message: &[u8], out: &mut BytesMut) -> Result<(), Interrupt> {
-        let Measured { mark, header, length, mut lengths } = Measured::new(view, self, message)?;
+        let Measured { mark, header, length, mut lengths } = Measured::new(view, self, message, Kept::All)?;
         out.reserve(FRAME + length);
         out.put_slice(&header);
         put(view, mark.as_ref(), (self, message), &mut lengths, out)
     }
 
     /// A field of such a message as the tenant sees it.
+    #[inline]
     fn map<'a>(self, view: &View<'_>, mark: Option<&Bytes>, field: &Field<'a>) -> Result<Mapped<'a>, Interrupt> {
         let number = field.number;
         Ok(match (self, number, &field.value) {
@@ -166,7 +175,7 @@ impl Shape {
 // === impl Measured ===
 
 impl Measured {
-    fn new(view: &View<'_>, shape: Shape, message: &[u8]) -> Result<Self, Interrupt> {
+    fn new(view: &View<'_>, shape: Shape, message: &[u8], kept: Kept) -> Result<Self, Interrupt> {
         const ID: u64 = 2;
         let mark = match shape {
             // It bears the upstream's id.
@@ -174,7 +183,7 @@ impl Measured {
             _ => None,
         };
         let mut lengths = Vec::new();
-        let length = measure(view, mark.as_ref(), (shape, message), &mut lengths, 0)?;
+        let length = measure(view, mark.as_ref(), (shape, message), kept, &mut lengths, 0)?;
         let announced = u32::try_from(length)
             .map_err(|_| Interrupt::Refused(Status::resource_exhausted("etcd-proxy: message longer than 4 GiB")))?;
         let [a, b, c, d] = announced.to_be_bytes();
@@ -187,6 +196,7 @@ fn measure(
     view: &View<'_>,
     mark: Option<&Bytes>,
     (shape, mut message): (Shape, &[u8]),
+    kept: Kept,
     lengths: &mut Vec<usize>,
     depth: usize,
 ) -> Result<usize, Interrupt> {
@@ -199,11 +209,12 @@ fn measure(
         length += match shape.map(view, mark, &field)? {
             Mapped::Message(_, shape, message) => {
                 let place = lengths.len();
-                if shape != Shape::KeyValue {
+                let keep = kept == Kept::All || shape != Shape::KeyValue;
+                if keep {
                     lengths.push(0);
                 }
-                let inner = measure(view, mark, (shape, message), lengths, depth + 1)?;
-                if let Some(place) = lengths.get_mut(place).filter(|_| shape != Shape::KeyValue) {
+                let inner = measure(view, mark, (shape, message), kept, lengths, depth + 1)?;
+                if let Some(place) = lengths.get_mut(place).filter(|_| keep) {
                     *place = inner;
                 }
                 1 + encoded_len_varint(inner as u64) + inner
@@ -223,30 +234,24 @@ fn put(
     lengths: &mut std::vec::IntoIter<usize>,
     out: &mut BytesMut,
 ) -> Result<(), Interrupt> {
+    // What stays as it is, up to here.
+    let mut same = message;
     while let Some(field) = wire::next(&mut message)? {
-        match shape.map(view, mark, &field)? {
-            Mapped::Message(number, shape, message) => {
-                begin(view, (number, shape, message), lengths, out)?;
-                put(view, mark, (shape, message), lengths, out)?;
-            }
-            mapped => mapped.put(out),
+        let mapped = shape.map(view, mark, &field)?;
+        if let Mapped::Same(_) = mapped {
+            continue;
+        }
+        let until = same.len() - message.len() - field.raw.len();
+        out.put_slice(same.get(..until).unwrap_or_default());
+        same = message;
+        if let Mapped::Message(number, shape, message) = mapped {
+            wire::begin(number, lengths.next().unwrap_or_default(), out);
+            put(view, mark, (shape, message), lengths, out)?;
+        } else {
+            mapped.put(out);
         }
     }
-    Ok(())
-}
-
-/// Writes the tag and the length of a message that was measured.
-fn begin(
-    view: &View<'_>,
-    (number, shape, message): (u64, Shape, &[u8]),
-    lengths: &mut std::vec::IntoIter<usize>,
-    out: &mut BytesMut,
-) -> Result<(), Interrupt> {
-    let length = match shape {
-        Shape::KeyValue => measure(view, None, (shape, message), &mut Vec::new(), 0)?,
-        _ => lengths.next().unwrap_or_default(),
-    };
-    wire::begin(number, length, out);
+    out.put_slice(same);
     Ok(())
 }
 
@@ -258,7 +263,7 @@ impl LongAnswer {
     /// # Errors
     /// Whatever keeps the answer from being passed on.
     pub fn new(view: &View<'_>, shape: Shape, message: &Bytes) -> Result<Self, Interrupt> {
-        let Measured { mark, header, lengths, .. } = Measured::new(view, shape, message)?;
+        let Measured { mark, header, lengths, .. } = Measured::new(view, shape, message, Kept::ButOfKeys)?;
         let mut ready = BytesMut::with_capacity(PIECE);
         ready.put_slice(&header);
         Ok(Self { message: message.clone(), mark, at: 0, open: vec![(shape, message.len())], lengths, ready })
@@ -280,10 +285,13 @@ impl LongAnswer {
             self.at += field.raw.len();
             match shape.map(view, self.mark.as_ref(), &field)? {
                 Mapped::Message(number, shape, message) => {
-                    begin(view, (number, shape, message), &mut self.lengths, &mut self.ready)?;
                     if shape == Shape::KeyValue {
-                        put(view, None, (shape, message), &mut self.lengths, &mut self.ready)?;
+                        let kv = (shape, message);
+                        let length = measure(view, None, kv, Kept::ButOfKeys, &mut Vec::new(), 0)?;
+                        wire::begin(number, length, &mut self.ready);
+                        put(view, None, kv, &mut self.lengths, &mut self.ready)?;
                     } else {
+                        wire::begin(number, self.lengths.next().unwrap_or_default(), &mut self.ready);
                         self.open.push((shape, self.at));
                         self.at -= message.len();
                     }

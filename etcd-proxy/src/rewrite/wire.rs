@@ -22,6 +22,7 @@ pub(super) enum Value<'a> {
 }
 
 /// Takes the next field off an encoded message.
+#[inline]
 pub(super) fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<Field<'a>>, Interrupt> {
     let whole = *rest;
     if whole.is_empty() {
@@ -79,10 +80,19 @@ pub(super) fn malformed() -> Interrupt {
     Interrupt::Refused(Status::internal("etcd-proxy: the upstream's answer cannot be decoded"))
 }
 
+#[inline]
 fn varint(rest: &mut &[u8]) -> Result<u64, Interrupt> {
-    decode_varint(rest).map_err(|_| malformed())
+    // Most tags and lengths are of one byte.
+    match rest.split_first() {
+        Some((byte, after)) if *byte < 0x80 => {
+            *rest = after;
+            Ok((*byte).into())
+        }
+        _ => decode_varint(rest).map_err(|_| malformed()),
+    }
 }
 
+#[inline]
 fn skip<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], Interrupt> {
     let (skipped, after) = rest.split_at_checked(length).ok_or_else(malformed)?;
     *rest = after;
