@@ -3,20 +3,17 @@
 use std::time::{Duration, Instant};
 
 use etcd_proxy::tenant::CompactionPolicy;
-use http::Request;
-use hyper::{body::Incoming, client::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::etcdserverpb::{
     CompactionRequest, Compare, RangeRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest, compare::TargetUnion,
     watch_request::RequestUnion,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    time::timeout,
-};
+use tokio::time::timeout;
 use tonic::Code;
 
-use crate::support::{Client, Etcd, PATIENCE, Proxy, at_least, put_op, range_op, refusal, txn_op, watch_all};
+use crate::{
+    relay::Relay,
+    support::{Client, Etcd, PATIENCE, Proxy, at_least, put_op, range_op, refusal, txn_op, watch_all},
+};
 
 fn compacted() -> (Code, String) {
     (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted".into())
@@ -432,40 +429,14 @@ async fn a_compaction_that_is_passed_on_spares_what_is_young() {
     assert!(late > early);
 }
 
-/// A way to `etcd` on which it never gets the calls of one method.
-async fn way_without(path: &'static str, etcd: &Etcd) -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let upstream = etcd.url().strip_prefix("http://").unwrap().to_owned();
-    tokio::spawn(async move {
-        loop {
-            let (connection, _) = listener.accept().await.unwrap();
-            let onward = TcpStream::connect(&upstream).await.unwrap();
-            let (sender, life) = http2::handshake(TokioExecutor::new(), TokioIo::new(onward)).await.unwrap();
-            tokio::spawn(life);
-            let service = service_fn(move |request: Request<Incoming>| {
-                let mut sender = sender.clone();
-                async move {
-                    if request.uri().path() == path {
-                        return std::future::pending().await;
-                    }
-                    sender.send_request(request).await
-                }
-            });
-            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            tokio::spawn(server.serve_connection(TokioIo::new(connection), service));
-        }
-    });
-    url
-}
-
 /// Passed on or not: the tenant's compaction is done when its watermark is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_waits_for_a_compaction_that_is_passed_on() {
     let etcd = Etcd::start().await;
-    let way = way_without("/etcdserverpb.KV/Compact", &etcd).await;
+    let relay = Relay::before(&etcd, "/etcdserverpb.KV/Compact", "").await;
+    relay.hold();
     let policy = CompactionPolicy::Passthrough { min_age: Duration::from_millis(1) };
-    let proxy = Proxy::start_at(&way, "/a/", |config| config.compaction = policy).await;
+    let proxy = Proxy::start_at(&relay.url, "/a/", |config| config.compaction = policy).await;
     let mut a = proxy.client().await;
     let started = Instant::now();
     // Sooner or later something is old enough.

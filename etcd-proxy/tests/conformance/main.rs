@@ -19,6 +19,7 @@ mod limits;
 mod locks;
 #[path = "../common/places.rs"]
 mod places;
+mod relay;
 #[path = "../common/requests.rs"]
 mod requests;
 mod restored;

@@ -14,9 +14,12 @@ use proto::{
 };
 use tonic::Code;
 
-use crate::support::{
-    Client, Etcd, PATIENCE, Proxy, Watching, at_least, create_request, delete_op, eventually, put_op, refusal,
-    watch_all,
+use crate::{
+    relay::Relay,
+    support::{
+        Client, Etcd, PATIENCE, Proxy, Watching, at_least, create_request, delete_op, eventually, put_op, refusal,
+        watch_all,
+    },
 };
 
 /// An etcd asked directly, and a proxy on another.
@@ -485,4 +488,84 @@ async fn no_watch_of_a_crowded_stream_loses_an_event_unsaid() {
     let last = [writer.kv.txn(both).await.unwrap().into_inner().header.unwrap().revision];
     let due = (0..WATCHES).filter(|id| !ended.contains(id)).map(|id| (id, &last[..])).collect();
     assert_eq!(told_or_compacted(&mut watching, due, compacted).await, BTreeSet::new());
+}
+
+fn watch_of(key: &'static str) -> WatchCreateRequest {
+    WatchCreateRequest { key: key.into(), ..Default::default() }
+}
+
+/// A proxy that hears nothing of watches of `held` while the relay holds.
+async fn behind_relay(etcd: &Etcd) -> (Relay, Proxy) {
+    let relay = Relay::before(etcd, "/etcdserverpb.Watch/Watch", "/a/held").await;
+    let proxy = Proxy::start_at(&relay.url, "/a/", |_| {}).await;
+    (relay, proxy)
+}
+
+/// A stream with one watch.
+async fn created(client: &mut Client, key: &'static str) -> Watching {
+    let mut watching = client.watch([watch_of(key)]).await;
+    assert!(watching.next().await.unwrap().created);
+    watching
+}
+
+/// Two watches of `held` that nobody answers any more, one of them cancelled and one dropped with its stream; everybody else
+/// goes on, on old streams and connections and new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_is_not_answered_holds_up_nobody() {
+    let etcd = Etcd::start().await;
+    let (relay, proxy) = behind_relay(&etcd).await;
+    let mut a = proxy.client().await;
+    let lease = a.grant(0, 1000).await.unwrap();
+    let (mut cancelled, dropped) = (created(&mut a, "held").await, created(&mut a, "held").await);
+    let mut other = created(&mut a, "k").await;
+    assert_eq!(relay.seen(), 2);
+
+    relay.hold();
+    cancelled.send(cancel(0));
+    drop(dropped);
+    for round in 1..=5 {
+        let everybody = async {
+            let revision = a.put("k", "v").await;
+            assert_eq!(other.events(1).await[0].kv.as_ref().unwrap().mod_revision, revision);
+            other.send(create(watch_of("elsewhere")));
+            let answer = other.next().await.unwrap();
+            assert_eq!((answer.created, answer.watch_id), (true, round));
+            other.send(cancel(round));
+            let answer = other.next().await.unwrap();
+            assert_eq!((answer.canceled, answer.watch_id), (true, round));
+
+            let mut newcomer = proxy.client().await;
+            let mut streams = [created(&mut a, "k").await, created(&mut newcomer, "k").await];
+            let revision = newcomer.put("k", "v").await;
+            for watching in streams.iter_mut().chain([&mut other]) {
+                assert_eq!(watching.events(1).await[0].kv.as_ref().unwrap().mod_revision, revision);
+            }
+            assert_eq!(a.keep_alive(lease).await.unwrap().ttl, 1000);
+            assert_eq!(a.get("k").await.unwrap().mod_revision, revision);
+        };
+        tokio::time::timeout(PATIENCE, everybody).await.expect("everybody else goes on");
+    }
+
+    relay.release();
+    let answer = cancelled.next().await.unwrap();
+    assert_eq!((answer.canceled, answer.watch_id), (true, 0), "{answer:?}");
+}
+
+/// However much a watch has not been told: what shares its connection to the upstream is told all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_are_kept_back_hold_up_no_other_stream() {
+    const PUTS: usize = 16;
+    let etcd = Etcd::start().await;
+    let (relay, proxy) = behind_relay(&etcd).await;
+    let (mut a, mut direct) = (proxy.client().await, etcd.client().await);
+    let (mut held, mut other) = (created(&mut a, "held").await, created(&mut a, "k").await);
+    relay.hold();
+    let value = vec![b'x'; 512 << 10];
+    for _ in 0..PUTS {
+        direct.put("/a/held", value.clone()).await;
+        let revision = a.put("k", "v").await;
+        assert_eq!(other.events(1).await[0].kv.as_ref().unwrap().mod_revision, revision);
+    }
+    relay.release();
+    assert_eq!(held.events(PUTS).await.len(), PUTS);
 }
