@@ -2,6 +2,7 @@
 
 mod etcd_integration;
 mod exclusions;
+mod failing;
 mod foreign;
 mod harness;
 mod output;

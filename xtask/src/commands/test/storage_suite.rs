@@ -1,6 +1,7 @@
 //! Kubernetes' tests of its storage layer, with an etcd-proxy before every etcd, on each version of etcd.
 //!
-//! What passes on that etcd itself passes through the proxy, but for the tests in `tools/storage-suite/exclusions.txt`.
+//! What passes on that etcd itself passes through the proxy, but for the tests in `tools/storage-suite/exclusions.txt`. What does
+//! not is listed in `failing.txt` beside it.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -9,6 +10,7 @@ use anyhow::{Result, bail};
 use super::{
     Runner,
     exclusions::{Exclusions, Judgement},
+    failing::Failing,
     foreign::{self, Ground, Test, Verdict},
     harness::Programs,
     output::Counts,
@@ -20,6 +22,7 @@ use crate::{
 };
 
 const LIST: &str = include_str!("../../../../tools/storage-suite/exclusions.txt");
+const FAILING: &str = include_str!("../../../../tools/storage-suite/failing.txt");
 
 /// The versions of etcd, with the name that the interval of progress notifications has there. The newest comes first:
 /// what never asks for an etcd there is not run on the others.
@@ -55,11 +58,17 @@ pub(super) fn run(
     counts: &mut Counts,
 ) -> Result<()> {
     let exclusions = exclusions()?;
+    let failing = failing()?;
     let packages = packages(&tools.path(Tool::StorageSuite)?)?;
     let site = Site::create(&site::of_tests().join(suite))?;
     let mut tests = Vec::new();
     for package in &packages {
         tests.extend(foreign::tests(package, filter)?);
+    }
+    if filter.is_none() {
+        for test in failing.tests().filter(|test| !tests.contains(test)) {
+            counts.fail(suite, &format!("{test} is in failing.txt and does not exist"));
+        }
     }
     let mut table = format!(
         "\n{:<10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n",
@@ -95,8 +104,17 @@ pub(super) fn run(
                 && outcome.account.faults.is_empty()
                 && !passing.contains(&outcome.test)
             {
-                row.neither += 1;
-                println!("fails on etcd {version} itself, too: {}", outcome.test);
+                if failing.names(&outcome.test, &version) {
+                    row.neither += 1;
+                } else {
+                    row.failed += 1;
+                    eprintln!("{} fails on etcd {version} itself, too; failing.txt does not say why", outcome.test);
+                    counts.fail(suite, &format!("{} on etcd {version}", outcome.test));
+                }
+            } else if failing.names(&outcome.test, &version) {
+                row.failed += 1;
+                eprintln!("{} passes on etcd {version}; take that off failing.txt", outcome.test);
+                counts.fail(suite, &format!("{} on etcd {version}", outcome.test));
             } else if outcome.verdict == Verdict::Failed
                 && exclusions.judge(&outcome.test, &outcome.failed) == Judgement::Listed
             {
@@ -135,12 +153,17 @@ fn exclusions() -> Result<Exclusions> {
     Exclusions::parse("tools/storage-suite/exclusions.txt", LIST)
 }
 
+fn failing() -> Result<Failing> {
+    Failing::parse("tools/storage-suite/failing.txt", FAILING)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_committed_list_is_well_formed() {
+    fn the_committed_lists_are_well_formed() {
         exclusions().unwrap();
+        failing().unwrap();
     }
 }
