@@ -51,6 +51,8 @@ pub struct View<'a> {
     pub never_granted: bool,
     /// The lowest revision that the tenant may read, if it has been loaded; -1 when the tenant never compacted.
     pub watermark: Option<i64>,
+    /// A revision of the upstream from which on the watermark has been this one.
+    pub compacted_at: i64,
     /// Operations that a Txn may have, as the upstream's `--max-txn-ops`.
     pub max_txn_ops: usize,
 }

@@ -258,6 +258,7 @@ impl Tenant {
             stand_in: inner.stand_in.get(),
             never_granted: false,
             watermark: inner.watermark.get(),
+            compacted_at: inner.watermark.since(),
             max_txn_ops: inner.config.max_txn_ops,
         }
     }

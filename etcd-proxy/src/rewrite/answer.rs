@@ -160,15 +160,19 @@ impl Shape {
     /// watermark that is not loaded yet concerns no event: a watch that begins in the past has loaded it, and another sees later
     /// revisions alone.
     fn of_event(view: &View<'_>, event: &[u8]) -> Result<Self, Interrupt> {
-        const KV: u64 = 2;
-        const MOD_REVISION: u64 = 3;
         // Those that never compacted have -1, and no event is of revision 0.
         let Some(watermark) = view.watermark.filter(|watermark| *watermark > 0) else { return Ok(Self::Event) };
-        let revision = match wire::bytes(event, KV)? {
-            Some(kv) => wire::number(kv, MOD_REVISION)?.cast_signed(),
-            None => 0,
-        };
-        Ok(if revision <= watermark { Self::EventAlone } else { Self::Event })
+        Ok(if mod_revision(event)? <= watermark { Self::EventAlone } else { Self::Event })
+    }
+}
+
+/// The revision of an encoded event; 0 of one without a key.
+pub(super) fn mod_revision(event: &[u8]) -> Result<i64, Interrupt> {
+    const KV: u64 = 2;
+    const MOD_REVISION: u64 = 3;
+    match wire::bytes(event, KV)? {
+        Some(kv) => Ok(wire::number(kv, MOD_REVISION)?.cast_signed()),
+        None => Ok(0),
     }
 }
 

@@ -1,5 +1,6 @@
 mod answers;
 pub(crate) mod generated;
+mod overtaken;
 mod seen;
 
 use std::{num::NonZeroUsize, sync::Arc};
@@ -53,6 +54,7 @@ impl Fixture {
             stand_in: None,
             never_granted: false,
             watermark: Some(watermark),
+            compacted_at: 0,
             max_txn_ops: 128,
         }
     }

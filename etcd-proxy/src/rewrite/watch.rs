@@ -6,11 +6,21 @@
 //! behaves as etcd's after such a cancel: the id stays taken until the client cancels it, and the stream answers no
 //! progress request any more (`server/storage/mvcc/watchable_store.go`, `progressIfSync`: a watcher ahead of the store
 //! is not in sync).
+//!
+//! So is a watch that a compaction overtakes while it catches up, of which the upstream knows nothing either and which goes on there
+//! (`mvcc/watcher_group.go`, `chooseAll`, cancels those that are not in sync and want what is compacted; those that are in sync
+//! get every event, and so does one whose events were read before). Both are told apart by the header, which has the revision that
+//! the store was at when it read the events, of one in sync that of the events themselves (`watchable_store.go`, `syncWatchers`, `notify`).
+//! Events below the watermark that were read when the watermark was there already are those of a watch that had not caught up.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use prost::Message as _;
 use proto::etcdserverpb::{
     ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion,
 };
@@ -18,6 +28,7 @@ use tokio::sync::Notify;
 
 use super::{
     Interrupt, Rewriter, Shape, View,
+    answer::mod_revision,
     typed::{decode_response, decode_streamed, encode},
     wire::{self, Value},
 };
@@ -41,6 +52,7 @@ pub struct WatchStream {
     schema: &'static Schema,
     request: MessageId,
     creates: Mutex<Creates>,
+    overtaken: Mutex<Overtaken>,
     /// Tells that a creation which is acted was answered.
     answered: Arc<Notify>,
     /// The tenant's watches on all of its streams.
@@ -60,6 +72,15 @@ struct Creates {
     counted: usize,
 }
 
+/// The watches that a compaction has overtaken.
+#[derive(Debug, Default)]
+struct Overtaken {
+    /// Those that were cancelled towards the client, and that it has not cancelled yet. The upstream goes on with them.
+    ids: HashSet<i64>,
+    /// The last message was a part of one that goes on in the next.
+    amid: bool,
+}
+
 /// A creation that etcd would answer otherwise than the upstream does.
 #[derive(Clone, Copy, Debug)]
 enum Acted {
@@ -71,10 +92,15 @@ enum Acted {
 
 /// What a response says of its watch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Outline {
+struct Outline<'a> {
+    header: &'a [u8],
+    watch_id: i64,
     created: bool,
     canceled: bool,
     compact_revision: u64,
+    fragment: bool,
+    /// Events come in the order of their revisions.
+    first_event: Option<&'a [u8]>,
 }
 
 // === impl WatchStream ===
@@ -89,7 +115,15 @@ impl WatchStream {
     /// When the schema lacks the request.
     pub fn new(schema: &'static Schema, watches: Arc<Tally>) -> Result<Self, SchemaError> {
         let request = schema.message(Self::REQUEST)?;
-        Ok(Self { schema, request, creates: Mutex::default(), answered: Arc::default(), watches, by_token: false })
+        Ok(Self {
+            schema,
+            request,
+            creates: Mutex::default(),
+            overtaken: Mutex::default(),
+            answered: Arc::default(),
+            watches,
+            by_token: false,
+        })
     }
 
     /// The same for a stream that goes by a token, which may end before it does.
@@ -143,6 +177,36 @@ impl WatchStream {
         Some(acted)
     }
 
+    /// Whether a response is kept from the client, of whose watch a compaction has overtaken. The first one is exchanged for the
+    /// cancel, which is appended to `out`.
+    fn is_overtaken(&self, view: &View<'_>, outline: &Outline<'_>, out: &mut BytesMut) -> Result<bool, Interrupt> {
+        let mut overtaken = self.overtaken.lock();
+        let Outline { watch_id, canceled, compact_revision, .. } = *outline;
+        if overtaken.ids.contains(&watch_id) {
+            // The client has cancelled it. That the upstream has compacted it, too, is no news.
+            let over = canceled && compact_revision == 0;
+            if over {
+                overtaken.ids.remove(&watch_id);
+            }
+            return Ok(!over);
+        }
+        if watch_id == NO_ID && !canceled {
+            // Progress of all watches, while one makes none.
+            return Ok(!overtaken.ids.is_empty());
+        }
+        // What is begun is passed on whole.
+        if overtaken.amid {
+            return Ok(false);
+        }
+        let Some(watermark) = view.watermark else { return Ok(false) };
+        if !outline.is_behind(watermark, view.compacted_at)? {
+            return Ok(false);
+        }
+        encode(&compacted(outline.header()?, watch_id, watermark), out)?;
+        overtaken.ids.insert(watch_id);
+        Ok(true)
+    }
+
     /// A watch that counted is gone.
     fn gone(&self) {
         let mut creates = self.creates.lock();
@@ -169,7 +233,8 @@ impl Rewriter for WatchStream {
     }
 
     fn response(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let Outline { created, canceled, compact_revision } = Outline::of(message)?;
+        let outline = Outline::of(message)?;
+        let Outline { created, canceled, compact_revision, fragment, .. } = outline;
         if self.by_token && created && canceled {
             // A watch that is refused not for what it asks but for when: on another stream it may be had.
             let refused: WatchResponse = decode_response(message)?;
@@ -177,15 +242,21 @@ impl Rewriter for WatchStream {
                 return Err(Interrupt::LoginEnded);
             }
         }
+        if !created && self.is_overtaken(view, &outline, out)? {
+            return Ok(());
+        }
         let before = out.len();
         Shape::Watch.rewrite(view, message, out)?;
+        self.overtaken.lock().amid = fragment;
         let acted = if created { self.answered() } else { None };
         match acted {
             Some(Acted::Refused) => {
                 out.truncate(before);
                 encode(&denied(decode_response(message)?), out)
             }
-            Some(Acted::Below(watermark)) if !canceled => encode(&compacted(decode_response(message)?, watermark), out),
+            Some(Acted::Below(watermark)) if !canceled => {
+                encode(&compacted(outline.header()?, outline.watch_id, watermark), out)
+            }
             // A watch that etcd ends because of a compaction keeps its id there, and its place here, until the client cancels it or
             // the stream ends (`mvcc/watcher.go`, `Cancel`).
             Some(Acted::Below(_)) | None if canceled && compact_revision == 0 => {
@@ -199,18 +270,35 @@ impl Rewriter for WatchStream {
 
 // === impl Outline ===
 
-impl Outline {
-    fn of(mut message: &[u8]) -> Result<Self, Interrupt> {
+impl<'a> Outline<'a> {
+    fn of(mut message: &'a [u8]) -> Result<Self, Interrupt> {
         let mut outline = Self::default();
         while let Some(field) = wire::next(&mut message)? {
             match (field.number, field.value) {
+                (1, Value::Bytes(header)) => outline.header = header,
+                (2, Value::Varint(id)) => outline.watch_id = id.cast_signed(),
                 (3, Value::Varint(created)) => outline.created = created != 0,
                 (4, Value::Varint(canceled)) => outline.canceled = canceled != 0,
                 (5, Value::Varint(revision)) => outline.compact_revision = revision,
+                (7, Value::Varint(fragment)) => outline.fragment = fragment != 0,
+                (11, Value::Bytes(event)) => {
+                    outline.first_event.get_or_insert(event);
+                }
                 _ => {}
             }
         }
         Ok(outline)
+    }
+
+    fn header(&self) -> Result<ResponseHeader, Interrupt> {
+        ResponseHeader::decode(self.header).map_err(|_| wire::malformed())
+    }
+
+    /// Whether its events are of revisions below a watermark that was there since `since`, when they were read.
+    fn is_behind(&self, watermark: i64, since: i64) -> Result<bool, Interrupt> {
+        const REVISION: u64 = 3;
+        let Some(event) = self.first_event else { return Ok(false) };
+        Ok(mod_revision(event)? < watermark && wire::number(self.header, REVISION)?.cast_signed() >= since)
     }
 }
 
@@ -227,10 +315,10 @@ fn denied(created: WatchResponse) -> WatchResponse {
 
 /// The cancel that etcd sends for a watch below its last compaction: with `compact_revision`, without a reason, and with a
 /// header that has no revision.
-fn compacted(created: WatchResponse, watermark: i64) -> WatchResponse {
+fn compacted(header: ResponseHeader, watch_id: i64, watermark: i64) -> WatchResponse {
     WatchResponse {
-        header: created.header.map(|header| ResponseHeader { revision: 0, ..header }),
-        watch_id: created.watch_id,
+        header: Some(ResponseHeader { revision: 0, ..header }),
+        watch_id,
         canceled: true,
         compact_revision: watermark,
         ..Default::default()

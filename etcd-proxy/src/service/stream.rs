@@ -425,6 +425,12 @@ impl ResponseStream {
     fn rewrite_one(&mut self, message: Bytes, out: &mut BytesMut) {
         let before = out.len();
         match self.rewriter.response(&self.tenant.view(), &message, out) {
+            Ok(()) if out.len() == before => {
+                // The client gets nothing of it, and so does not come for more.
+                if let Memory::Arriving(_) = self.memory {
+                    self.memory = Memory::Nothing;
+                }
+            }
             Ok(()) => add_bytes(&self.tenant.metrics().rewritten_responses, out.len().saturating_sub(before)),
             Err(Interrupt::LoginEnded) => {
                 self.upstream.iter().for_each(UpstreamBody::refused);

@@ -30,6 +30,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Watermark {
     current: AtomicI64,
+    /// A revision from which on `current` has been the watermark: the one that wrote it, or the first at which it was found.
+    since: AtomicI64,
     /// As of when `current` is known, so that news never overtakes newer news.
     known: Mutex<Option<Position>>,
     loaded: OnceCell<()>,
@@ -43,6 +45,7 @@ impl Watermark {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
             current: AtomicI64::new(NONE),
+            since: AtomicI64::new(0),
             known: Mutex::new(None),
             loaded: OnceCell::new(),
             gauge: metrics.watermark.clone(),
@@ -53,6 +56,11 @@ impl Watermark {
     /// The watermark, if it has been loaded.
     pub(super) fn get(&self) -> Option<i64> {
         self.loaded.get().map(|()| self.current.load(Ordering::Acquire))
+    }
+
+    /// A revision from which on what [`get`](Self::get) has returned before has been the watermark.
+    pub(super) fn since(&self) -> i64 {
+        self.since.load(Ordering::Acquire)
     }
 
     /// The watermark, read from the meta keys if that has not happened yet.
@@ -89,6 +97,10 @@ impl Watermark {
         }
         if undone.is_some() || known.is_none_or(|known| now.continues(known)) {
             *known = Some(now);
+            if undone.is_some() || self.current.load(Ordering::Acquire) != revision {
+                // First, so that nobody takes the new watermark to be older than it is.
+                self.since.store(now.revision, Ordering::Release);
+            }
             self.current.store(revision, Ordering::Release);
             self.gauge.set(revision);
         }
@@ -185,6 +197,9 @@ mod tests {
         assert_eq!((current(), watermark.known()), (8, Some(at(20))));
         watermark.moved(6, at(15));
         assert_eq!(current(), 8);
+        // It is not as new as the last look at it.
+        watermark.answered(watermark.known(), 8, at(30));
+        assert_eq!((current(), watermark.since()), (8, 20));
         assert_eq!(watermark.went_back.get(), 0);
     }
 
@@ -195,7 +210,7 @@ mod tests {
         watermark.answered(None, 90, at(100));
         let asked = watermark.known();
         watermark.answered(asked, 5, at(50));
-        assert_eq!((current(), watermark.went_back.get()), (5, 1));
+        assert_eq!((current(), watermark.since(), watermark.went_back.get()), (5, 50, 1));
         // Asked by another at the same time, answered later.
         watermark.answered(asked, 7, at(60));
         assert_eq!((current(), watermark.went_back.get()), (7, 1));

@@ -275,6 +275,73 @@ async fn events_at_the_watermark_forget_what_was_before() {
     assert_eq!(transcripts[0], transcripts[1]);
 }
 
+/// A watch that a compaction overtakes while it catches up is cancelled, as etcd does it, and the stream goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_lags_behind_a_compaction_is_cancelled() {
+    // etcd gives a watch a thousand revisions ten times a second.
+    const REVISIONS: usize = 5000;
+    const AT_A_TIME: usize = 250;
+    let (etcd, shared) = (Etcd::start().await, Etcd::start().await);
+    let proxy = Proxy::start(&shared, "/a/").await;
+    for mut client in [etcd.client().await, proxy.client().await] {
+        let since = Instant::now();
+        loop {
+            assert!(since.elapsed() < 3 * PATIENCE, "it was never behind");
+            let first = client.put("k", "first").await;
+            for _ in 0..REVISIONS / AT_A_TIME {
+                let puts = (0..AT_A_TIME).map(|_| {
+                    let mut client = client.clone();
+                    async move { client.put("k", "v").await }
+                });
+                futures::future::join_all(puts).await;
+            }
+            let last = client.put("k", "last").await;
+            let create =
+                WatchCreateRequest { key: "k".into(), start_revision: first, prev_kv: true, ..Default::default() };
+            let mut watching = client.watch([create]).await;
+            assert!(watching.next().await.unwrap().created);
+            let mut told = first;
+            let mut compacted = false;
+            let cancel = loop {
+                let answer = watching.next().await.unwrap();
+                if answer.canceled {
+                    break Some(answer);
+                }
+                for event in answer.events {
+                    let revision = event.kv.unwrap().mod_revision;
+                    assert!(revision == told + 1 || (revision, told) == (first, first), "{told}, then {revision}");
+                    told = revision;
+                }
+                if told == last {
+                    break None;
+                }
+                if !std::mem::replace(&mut compacted, true) {
+                    client.compact(last).await.unwrap();
+                }
+            };
+            // It was faster than the compaction.
+            let Some(cancel) = cancel else { continue };
+            assert_eq!((cancel.compact_revision, cancel.header.unwrap().revision), (last, 0));
+            assert!(cancel.events.is_empty() && told < last);
+            // Whatever is still to come of it, another watch of the stream gets its own.
+            watching.send(RequestUnion::CreateRequest(WatchCreateRequest {
+                key: "other".into(),
+                watch_id: 7,
+                ..Default::default()
+            }));
+            assert!(watching.next().await.unwrap().created);
+            client.put("k", "later").await;
+            client.put("other", "v").await;
+            let answer = watching.next().await.unwrap();
+            assert_eq!((answer.watch_id, answer.events[0].kv.as_ref().unwrap().value.clone()), (7, "v".into()));
+            watching.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id: 0 }));
+            let answer = watching.next().await.unwrap();
+            assert_eq!((answer.watch_id, answer.canceled, answer.compact_revision), (0, true, 0));
+            break;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn other_replicas_follow() {
     let etcd = Etcd::start().await;
