@@ -34,8 +34,13 @@ fn everything() -> RangeRequest {
 
 /// A hundred megabytes.
 async fn fill(proxy: &Proxy) -> KvClient<Channel> {
+    fill_with(proxy, KEYS).await
+}
+
+/// So many keys of a megabyte each.
+async fn fill_with(proxy: &Proxy, keys: usize) -> KvClient<Channel> {
     let mut kv = KvClient::new(proxy.channel()).max_decoding_message_size(usize::MAX);
-    for number in 0..KEYS {
+    for number in 0..keys {
         let (key, value) = (format!("big{number:03}").into(), vec![b'x'; 1 << 20].into());
         kv.put(PutRequest { key, value, ..Default::default() }).await.unwrap();
     }
@@ -288,4 +293,36 @@ async fn a_long_answer_is_there_once() {
     let body = timeout(PATIENT, response.into_body().collect()).await.expect("an end").unwrap();
     assert_eq!(Status::from_header_map(body.trailers().unwrap()).unwrap().code(), Code::Ok);
     assert!(body.to_bytes().len() > 100 << 20);
+}
+
+/// More than all of the default memory: refused at once, had in a stream, and whole where nothing bounds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_bound_no_answer_is_too_long() {
+    const VALUES: usize = 140;
+    let etcd = Etcd::start().await;
+    let bounded = Proxy::start("/a/", &etcd, &[]).await;
+    let mut kv = fill_with(&bounded, VALUES).await;
+    let refused = timeout(PATIENT, kv.range(everything())).await.expect("an answer").unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(refused.message().contains("--max-buffered-bytes=134217728"), "{refused:?}");
+
+    let whole = |keys: &[Bytes]| {
+        let expected: Vec<Bytes> = (0..VALUES).map(|number| format!("big{number:03}").into()).collect();
+        assert_eq!(keys, expected);
+    };
+    let mut keys = Vec::new();
+    let mut parts = timeout(PATIENT, kv.range_stream(everything())).await.expect("a place").unwrap().into_inner();
+    while let Some(part) = timeout(PATIENT, parts.next()).await.expect("a part") {
+        for kv in part.unwrap().range_response.unwrap().kvs {
+            assert_eq!(kv.value.len(), 1 << 20);
+            keys.push(kv.key);
+        }
+    }
+    whole(&keys);
+
+    let unbounded = Proxy::start("/a/", &etcd, &["--max-buffered-bytes=0"]).await;
+    let mut kv = KvClient::new(unbounded.channel()).max_decoding_message_size(usize::MAX);
+    let answer = timeout(PATIENT, kv.range(everything())).await.expect("an answer").unwrap().into_inner();
+    assert!(answer.kvs.iter().all(|kv| kv.value.len() == 1 << 20));
+    whole(&answer.kvs.into_iter().map(|kv| kv.key).collect::<Vec<_>>());
 }
