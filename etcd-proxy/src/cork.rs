@@ -1,10 +1,11 @@
-//! Fewer, larger writes on HTTP/2 connections.
+//! Fewer, larger writes and reads on HTTP/2 connections.
 //!
 //! A small call costs a proxy more in system calls than in work on it, and each write wakes a peer. Left alone, the HTTP/2
 //! stack writes the headers of a request, then its message once the stream has window for it, and the acknowledgement of
 //! each ping by itself; and Go's ends ping with every other message to estimate the bandwidth
 //! (`grpc/internal/transport/bdp_estimator.go`). [`Corked`] gathers what is written until every task that can run has run,
-//! and lets acknowledged pings wait a little for company.
+//! and lets acknowledged pings wait a little for company. And where much comes at once, it takes more of that at a time than the
+//! stack asks for, which reads 8 KiB.
 
 #[cfg(test)]
 mod tests;
@@ -12,22 +13,29 @@ mod tests;
 use std::{
     future::Future as _,
     io::{self, IoSlice},
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{Buf as _, BytesMut};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
     time::{Instant, Sleep, sleep},
 };
 
-/// Bytes that are gathered at most.
-const CAPACITY: usize = 32 * 1024;
+/// Bytes that are gathered at most. Four of the largest frames that clients take unless they say otherwise, with their heads.
+const CAPACITY: usize = 4 * (16 * 1024 + 9);
 
-/// Writes of more than this many bytes are not copied; they take what was gathered along.
-const DIRECT: usize = 4 * 1024;
+/// Bytes for which room is kept when they have been written.
+const KEPT: usize = 16 * 1024;
+
+/// Writes of more than this many bytes are not copied; they take what was gathered along. Copying a frame costs less than a
+/// write of its own.
+const DIRECT: usize = CAPACITY / 2;
+
+/// Bytes that are read ahead at most.
+const AHEAD: usize = 64 * 1024;
 
 /// Slices of one write.
 const SLICES: usize = 64;
@@ -44,14 +52,24 @@ const PONG: usize = PONG_HEAD.len() + 8;
 
 /// A stream whose writes are gathered until it is flushed, and whose flush waits until the other tasks had their turn.
 ///
-/// Nothing is held back for longer than that, but for [pongs](PONG_PATIENCE). At most [`CAPACITY`] bytes are kept here.
+/// Nothing is held back for longer than that, but for [pongs](PONG_PATIENCE). At most [`CAPACITY`] bytes of what is written are
+/// kept here, and [`AHEAD`] of what was read.
 #[derive(Debug)]
 pub(crate) struct Corked<S> {
     stream: S,
     gathered: BytesMut,
+    ahead: Ahead,
     flush: Flush,
     /// Made when the first pong has to wait.
     patience: Option<Pin<Box<Sleep>>>,
+}
+
+/// What was read before it was asked for.
+#[derive(Debug, Default)]
+struct Ahead {
+    bytes: BytesMut,
+    /// Whether the last read got all that it had room for, so that more may have come.
+    more: bool,
 }
 
 /// What has become of the wish to flush.
@@ -69,7 +87,7 @@ enum Flush {
 
 impl<S> Corked<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, gathered: BytesMut::new(), flush: Flush::Unasked, patience: None }
+        Self { stream, gathered: BytesMut::new(), ahead: Ahead::default(), flush: Flush::Unasked, patience: None }
     }
 }
 
@@ -83,7 +101,15 @@ impl<S: AsyncWrite + Unpin> Corked<S> {
             }
             self.gathered.advance(written);
         }
+        self.give_back();
         Poll::Ready(Ok(()))
+    }
+
+    /// Gives back the room of what has been written, if it is large: many connections rest.
+    fn give_back(&mut self) {
+        if self.gathered.is_empty() && self.gathered.capacity() > KEPT {
+            self.gathered = BytesMut::new();
+        }
     }
 
     /// Writes `slices`, after what was gathered if there is any, and without copying them.
@@ -104,6 +130,7 @@ impl<S: AsyncWrite + Unpin> Corked<S> {
             }
             let of_slices = written.saturating_sub(self.gathered.len());
             self.gathered.advance(written - of_slices);
+            self.give_back();
             if of_slices > 0 {
                 return Poll::Ready(Ok(of_slices));
             }
@@ -144,7 +171,29 @@ fn only_pongs(bytes: &[u8]) -> bool {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Corked<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let this = &mut *self;
+        if this.ahead.bytes.is_empty() {
+            if !this.ahead.more {
+                let (before, room) = (buf.filled().len(), buf.remaining());
+                ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+                this.ahead.more = buf.filled().len() - before == room;
+                return Poll::Ready(Ok(()));
+            }
+            this.ahead.bytes.reserve(AHEAD);
+            let read = pin!(this.stream.read_buf(&mut this.ahead.bytes)).poll(cx);
+            if !matches!(read, Poll::Ready(Ok(AHEAD..))) {
+                this.ahead.more = false;
+            }
+            if ready!(read)? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let length = this.ahead.bytes.len().min(buf.remaining());
+        buf.put_slice(&this.ahead.bytes.split_to(length));
+        if this.ahead.bytes.is_empty() && !this.ahead.more {
+            this.ahead.bytes = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -173,3 +173,69 @@ async fn shutting_down_writes_everything_first() {
     assert_eq!(stream.stream.writes, [pong(1)]);
     assert!(stream.stream.shut_down);
 }
+
+/// Has these bytes to be read, so many at a time at most, and tells how much room its readers had.
+#[derive(Debug)]
+struct Source {
+    bytes: BytesMut,
+    at_most: usize,
+    rooms: Vec<usize>,
+}
+
+impl AsyncRead for Source {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = buf.remaining();
+        self.rooms.push(room);
+        let length = self.bytes.len().min(self.at_most).min(room);
+        buf.put_slice(&self.bytes.split_to(length));
+        Poll::Ready(Ok(()))
+    }
+}
+
+async fn read_by(stream: &mut Corked<Source>, room: usize) -> Vec<u8> {
+    let mut read = Vec::new();
+    let mut piece = vec![0; room];
+    loop {
+        let length = stream.read(&mut piece).await.unwrap();
+        if length == 0 {
+            return read;
+        }
+        read.extend_from_slice(&piece[..length]);
+        assert!(stream.ahead.bytes.len() <= AHEAD, "{}", stream.ahead.bytes.len());
+    }
+}
+
+#[tokio::test]
+async fn much_is_read_at_a_time_and_arrives_once_and_in_order() {
+    let sent: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
+    // At once, in pieces as large as the room for them, and in smaller ones.
+    for (at_most, reads) in [(usize::MAX, 20), (8192, 200), (5000, 220)] {
+        let source = Source { bytes: sent[..].into(), at_most, rooms: Vec::new() };
+        let mut stream = Corked::new(source);
+        assert!(read_by(&mut stream, 8192).await == sent, "{at_most}");
+        let rooms = &stream.stream.rooms;
+        assert!(rooms.len() <= reads, "{at_most}: {} reads", rooms.len());
+        // Who rests has nothing here.
+        assert_eq!((stream.ahead.bytes.capacity(), stream.ahead.more), (0, false), "{at_most}");
+    }
+}
+
+#[tokio::test]
+async fn little_is_read_as_it_is_asked_for() {
+    let source = Source { bytes: b"small"[..].into(), at_most: usize::MAX, rooms: Vec::new() };
+    let mut stream = Corked::new(source);
+    assert_eq!(read_by(&mut stream, 8192).await, b"small");
+    assert_eq!(stream.stream.rooms, [8192, 8192]);
+}
+
+#[tokio::test]
+async fn large_frames_are_written_together_and_their_room_is_given_back() {
+    let frame = vec![b'x'; 16 * 1024 + 9];
+    let mut stream = Corked::new(Peer::default());
+    for _ in 0..4 {
+        stream.write_all(&frame).await.unwrap();
+    }
+    stream.flush().await.unwrap();
+    assert_eq!(stream.stream.writes.len(), 1);
+    assert!(stream.gathered.capacity() <= KEPT);
+}
