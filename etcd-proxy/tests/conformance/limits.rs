@@ -7,8 +7,9 @@ use std::{
 
 use etcd_proxy::limits::{LimitSettings, RateSettings, Usage};
 use proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmType, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
-    LeaseRevokeRequest, PutRequest, RangeRequest, StatusRequest, TxnRequest, WatchCancelRequest, WatchCreateRequest,
+    AlarmMember, AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,
+    LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest, RangeRequest, StatusRequest, TxnRequest, WatchCancelRequest,
+    WatchCreateRequest,
     compare::{CompareResult, CompareTarget, TargetUnion},
     watch_request::RequestUnion,
 };
@@ -131,6 +132,43 @@ async fn at_its_quota_a_tenant_cannot_grow_and_everything_else_goes_on() {
     delete(&mut direct, "/a/k2").await;
     eventually("room is seen", || async { put(&a, "k4", 100).await == ok() }).await;
     assert_eq!(counted(&first).await.bytes, Some(11 + 500 + 102));
+}
+
+/// On an upstream whose own quota is real: neither what a tenant stores nor, with an operator who compacts, what it writes fills
+/// it up for everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_with_a_quota_leaves_the_upstream_its_space() {
+    const MIB: usize = 1 << 20;
+    const VALUE: usize = 100 << 10;
+    let etcd = Etcd::start_with(&["--quota-backend-bytes=16777216"]).await;
+    let (first, other) = (limited(&etcd, "/a/", bytes(2 * MIB)).await, Proxy::start(&etcd, "/b/").await);
+    let (a, b, mut direct) = (first.client().await, other.client().await, etcd.client().await);
+    let nobody_is_hurt = async |direct: &mut Client| {
+        let alarms = direct.maintenance.alarm(AlarmRequest::default()).await.unwrap().into_inner().alarms;
+        assert!(alarms.is_empty(), "{alarms:?}");
+        assert_eq!(put(&b, "k", 1000).await, ok());
+    };
+    // Twenty fit, and one more than the upstream could take is asked for.
+    let mut fit = 0;
+    for key in 0..=16 * MIB / VALUE {
+        match put(&a, &format!("k{key}"), VALUE).await {
+            (Code::Ok, _) => fit += 1,
+            refused => assert_eq!(refused, no_space()),
+        }
+    }
+    assert_eq!(fit, 2 * MIB / VALUE);
+    nobody_is_hurt(&mut direct).await;
+
+    // Twice the upstream's space in changes of one key, which the quota lets pass.
+    for _ in 0..32 {
+        for _ in 0..MIB.div_ceil(VALUE) {
+            assert_eq!(put(&a, "k0", VALUE).await, ok());
+        }
+        let all = RangeRequest { key: "\0".into(), ..Default::default() };
+        let revision = direct.range(all).await.unwrap().header.unwrap().revision;
+        direct.kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+        nobody_is_hurt(&mut direct).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
