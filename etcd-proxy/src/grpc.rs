@@ -10,6 +10,7 @@ mod incoming;
 mod patient;
 mod seen;
 mod unary;
+mod untaken;
 pub(crate) mod until_closing;
 pub(crate) mod until_end;
 
@@ -20,4 +21,5 @@ pub use self::{
     patient::{Abandon, PIECE, Patience, Patient},
     seen::{Fault, Seen},
     unary::{NoAnswer, Received, UnaryBody, call, read_answer},
+    untaken::Calls,
 };

@@ -30,7 +30,7 @@ use self::{
 pub(crate) use self::{
     account::{Account, NotAdmitted, Place},
     follow::measure,
-    tally::{Counted, Present},
+    tally::Present,
 };
 pub use self::{ledger::Amount, tally::Tally, usage::Usage};
 use crate::{error::EtcdError, meta::TenantKeys, prefix::Prefix, upstream::Upstream};
@@ -71,7 +71,7 @@ pub struct RateSettings {
 pub struct Limits {
     settings: LimitSettings,
     rate: Option<Rate>,
-    in_flight: Tally,
+    in_flight: Arc<Tally>,
     streams: Arc<Tally>,
     watches: Arc<Tally>,
     storage: (Account, Subject),
@@ -101,10 +101,10 @@ impl Limits {
         Self {
             settings,
             rate: settings.requests_per_second.map(|rate| Rate::new(rate.per_second, rate.burst)),
-            in_flight: Tally::new(
+            in_flight: Arc::new(Tally::new(
                 settings.concurrent_requests.or(settings.streams).map(NonZeroUsize::get),
                 hits.concurrent_requests.clone(),
-            ),
+            )),
             streams: Arc::new(Tally::new(settings.streams.map(NonZeroUsize::get), hits.streams.clone())),
             watches: Arc::new(Tally::new(settings.watches.map(NonZeroUsize::get), hits.watches.clone())),
             storage,
@@ -151,12 +151,12 @@ impl Limits {
         }
     }
 
-    /// Counts a unary request for as long as the answer lives.
+    /// Counts a unary request until what this returns is dropped.
     ///
     /// # Errors
     /// etcd's for too many requests.
-    pub(crate) fn unary(&self) -> Result<Counted<'_>, EtcdError> {
-        self.in_flight.hold().ok_or(EtcdError::TooManyRequests)
+    pub(crate) fn unary(&self) -> Result<Present, EtcdError> {
+        self.in_flight.keep().ok_or(EtcdError::TooManyRequests)
     }
 
     /// Counts a stream, or a call that waits as long as one, until the answer is dropped.

@@ -121,7 +121,8 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
         connections.clone(),
         shutdown.clone(),
         connection_metrics.clone(),
-    );
+    )
+    .counting(tenant.metrics().readers_given_up.clone());
     let tracer = traces.as_ref().map(|traces| traces.tracer().serving(router.paths().chain(HEALTH_PATHS).collect()));
     for listener in clients {
         let tls = tls.clone().filter(|_| listener.is_tls());

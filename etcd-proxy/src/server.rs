@@ -16,10 +16,8 @@ use std::{convert::Infallible, error::Error, fmt, io, sync::Arc, time::Duration}
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper_util::{
-    rt::{TokioExecutor, TokioTimer},
-    server::conn::auto,
-};
+use hyper_util::{rt::TokioTimer, server::conn::auto};
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
@@ -36,7 +34,7 @@ pub use self::{
     process::ProcessCollector,
     routes::{ClientRoutes, HEALTH_PATHS, MetricsRoutes},
 };
-use crate::{config::ConnectionSettings, drain::Shutdown, tls::ServerTlsSource};
+use crate::{config::ConnectionSettings, drain::Shutdown, grpc::Calls, tls::ServerTlsSource};
 
 /// Pause after an accept error that will not go away by itself at once (no file descriptors, no memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +51,7 @@ pub trait Handler: Clone + Send + 'static {
 /// Serves listeners until the end.
 #[derive(Clone)]
 pub struct Server {
-    http: auto::Builder<TokioExecutor>,
+    http: auto::Builder<Calls>,
     settings: ConnectionSettings,
     places: Places,
     listeners: TaskTracker,
@@ -74,7 +72,15 @@ impl Server {
         metrics: ConnectionMetrics,
     ) -> Self {
         let places = Places::new(settings.max_connections, settings.max_connections_per_client);
-        Self { http: http_builder(&settings), settings, places, listeners, connections, shutdown, metrics }
+        Self {
+            http: http_builder(&settings, Calls::default()),
+            settings,
+            places,
+            listeners,
+            connections,
+            shutdown,
+            metrics,
+        }
     }
 
     /// The same server, with which a new connection takes the place of the one that has been of least use where there is no
@@ -83,6 +89,12 @@ impl Server {
     #[must_use]
     pub fn making_room(self) -> Self {
         Self { places: self.places.making_room(), ..self }
+    }
+
+    /// The same server, which counts by `given_up` the calls that it ends because their clients do not take the answer.
+    #[must_use]
+    pub fn counting(self, given_up: Counter) -> Self {
+        Self { http: http_builder(&self.settings, Calls { given_up }), ..self }
     }
 
     /// Accepts connections on `listener` until the process closes.
@@ -153,9 +165,9 @@ impl fmt::Debug for Server {
 /// A client may cancel all of its calls at once, and a read may bring them together with their beginnings. That is no
 /// attack (for which h2 takes 20 such calls): without room for all of them the connection would close, and every watch
 /// on it would end.
-fn http_builder(settings: &ConnectionSettings) -> auto::Builder<TokioExecutor> {
+fn http_builder(settings: &ConnectionSettings, calls: Calls) -> auto::Builder<Calls> {
     const MIB: u32 = 1 << 20;
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(calls);
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.handshake_timeout).max_buf_size(64 * 1024);
     builder
         .http2()

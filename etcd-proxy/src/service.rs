@@ -40,7 +40,7 @@ use crate::{
         framing::{Encoding, Frames},
         malformed,
     },
-    limits::Counted,
+    limits::Present,
     metrics::Call,
     tenant::Tenant,
     unknown::SchemaError,
@@ -107,9 +107,9 @@ impl Router {
         self.methods.paths()
     }
 
-    /// Holds a call against the limits of the tenant's requests. The answer lives as long as a unary call is under way; a stream
-    /// keeps its place in `call`.
-    fn enter(&self, method: &Method, call: &mut Call) -> Result<Option<Counted<'_>>, EtcdError> {
+    /// Holds a call against the limits of the tenant's requests. A unary call is under way until its client has the answer, and
+    /// its place lives as long; a stream keeps its place in `call`.
+    fn enter(&self, method: &Method, call: &mut Call) -> Result<Option<Present>, EtcdError> {
         if !self.limited {
             return Ok(None);
         }
@@ -137,7 +137,7 @@ impl Router {
             return self.methods.unknown(request.uri().path()).into_http();
         };
         let mut call = method.metrics.start();
-        let _under_way = match self.enter(method, &mut call) {
+        let under_way = match self.enter(method, &mut call) {
             Ok(under_way) => under_way,
             Err(refused) => {
                 call.end(refused.code());
@@ -145,7 +145,7 @@ impl Router {
             }
         };
         let answer = match encoding(&request) {
-            Ok(encoding) => self.dispatch(method, request, encoding, deadline, call).await,
+            Ok(encoding) => self.dispatch(method, request, encoding, deadline, call, under_way).await,
             Err(status) => {
                 call.end(status.code());
                 Err(status)
@@ -162,6 +162,7 @@ impl Router {
         encoding: Encoding,
         deadline: Deadline,
         call: Call,
+        under_way: Option<Present>,
     ) -> Result<Response<Body>, Status> {
         let frames = Frames::new(self.tenant.max_message_bytes()).with_encoding(encoding);
         let budget = self.tenant.request_budget().clone();
@@ -181,7 +182,7 @@ impl Router {
             Action::Unary(kind) => {
                 let client = client(request);
                 let mut call = call;
-                let answer = deadline.limit(pin!(unary::serve(&self.tenant, kind, client))).await;
+                let answer = deadline.limit(pin!(unary::serve(&self.tenant, kind, client, under_way))).await;
                 call.end(answer.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok));
                 answer.map(grpc_response)
             }

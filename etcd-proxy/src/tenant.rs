@@ -52,6 +52,8 @@ pub const MAX_RANGE_STREAMS: usize = 512;
 const MAX_STALLED_STREAMS: usize = 32;
 /// Most snapshots of a tenant at a time: each has a temporary file as large as the tenant.
 const MAX_SNAPSHOTS: usize = 2;
+/// The least memory for answers that are not long: several of them fit.
+const MIN_SHORT_BYTES: usize = 1 << 20;
 /// How long a RangeStream waits for one of them to end, and a snapshot likewise.
 const PLACE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -125,6 +127,7 @@ struct Inner {
     stalled_streams: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
     budget: Budget,
+    short: Budget,
     requests: Arc<Budget>,
     limits: Arc<Limits>,
     stop: CancellationToken,
@@ -163,6 +166,11 @@ impl Tenant {
         let range_streams = Arc::new(Semaphore::new(config.max_range_streams.min(MAX_RANGE_STREAMS)));
         let budget =
             Budget::new(config.max_buffered_bytes, metrics.buffered_bytes.clone(), metrics.answers_waiting.clone());
+        let short = match config.max_buffered_bytes {
+            0 => 0,
+            bytes => (bytes / 4).max(MIN_SHORT_BYTES),
+        };
+        let short = Budget::new(short, metrics.buffered_bytes.clone(), metrics.answers_waiting.clone());
         let requests =
             Budget::new(request_bytes(&config), metrics.arriving_bytes.clone(), metrics.requests_waiting.clone());
         let limits = Arc::new(Limits::new(config.limits, &config.prefix, &keys));
@@ -181,6 +189,7 @@ impl Tenant {
             stalled_streams: Arc::new(Semaphore::new(MAX_STALLED_STREAMS)),
             snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
             budget,
+            short,
             requests: Arc::new(requests),
             limits,
             stop,
@@ -317,6 +326,11 @@ impl Tenant {
     /// What long answers share.
     pub fn budget(&self) -> &Budget {
         &self.0.budget
+    }
+
+    /// What answers share that are not long, until their clients have them.
+    pub fn short_budget(&self) -> &Budget {
+        &self.0.short
     }
 
     /// What requests share that do not come at once.

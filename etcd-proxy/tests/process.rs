@@ -70,5 +70,7 @@ mod traces;
 mod unix;
 #[path = "process/unread_log.rs"]
 mod unread_log;
+#[path = "process/untaken.rs"]
+mod untaken;
 #[path = "common/wire.rs"]
 mod wire;

@@ -176,11 +176,11 @@ pub struct LimitArgs {
     #[arg(long, env = "ETCD_PROXY_MAX_RANGE_STREAMS", default_value = "32")]
     pub max_range_streams: usize,
     /// Bytes that long answers to unary requests and long messages of watches may take together while they are passed on, 0
-    /// for no limit. One that finds no room waits for it; an answer that is longer than this is refused. Requests may take a
-    /// quarter of it besides.
+    /// for no limit. One that finds no room waits for it; an answer that is longer than this is refused. Short answers that are
+    /// not taken yet may take a quarter of it besides, and so may requests.
     #[arg(long, env = "ETCD_PROXY_MAX_BUFFERED_BYTES", default_value = "134217728")]
     pub max_buffered_bytes: usize,
-    /// Longest time for which the reader of a long answer or of a stream may read nothing of it before the rest is given up (0
+    /// Longest time for which the reader of an answer or of a stream may read nothing of it before the rest is given up (0
     /// for no limit).
     #[arg(long, env = "ETCD_PROXY_STALLED_READER_TIMEOUT", value_parser = values::duration, default_value = "1m")]
     pub stalled_reader_timeout: Duration,

@@ -25,12 +25,14 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::headers::trailers;
+use super::{headers::trailers, untaken};
 
 /// Bytes that are handed over at a time: what a client that stalls keeps of a body that was given up.
 pub const PIECE: usize = 64 * 1024;
 /// How long a stream's client may take nothing before that takes a [place](Patience::stalled).
 const STALLED: Duration = Duration::from_secs(2);
+/// How long what was given up can be asked for. Then the [call ends](untaken), and with it what was handed over and not taken.
+const LATE: Duration = Duration::from_secs(60);
 
 /// How long a client may take nothing of what it was handed.
 #[derive(Clone, Debug)]
@@ -90,6 +92,7 @@ impl<B: Body<Data = Bytes, Error = Status> + Abandon + Send + Unpin + 'static> P
     /// From now on it is the client's turn.
     fn handed(&mut self, shared: &mut Shared<B>) {
         shared.handed = Some(Instant::now());
+        untaken::waits(self.patience.timeout.map(|timeout| timeout.saturating_add(LATE)));
         if !shared.watched {
             shared.watched = true;
             let watch = tokio::spawn(watch(Arc::downgrade(&self.shared), self.patience.clone()));
@@ -173,6 +176,7 @@ impl<B: Body<Data = Bytes, Error = Status> + Abandon + Send + Unpin + 'static> B
         let shared = &mut *shared;
         // Whatever it waits for now, it is not its client.
         (shared.handed, shared.place) = (None, None);
+        untaken::taken();
         let Some(body) = &mut shared.body else {
             return Poll::Ready(shared.ending.take().map(|trailers| Ok(Frame::trailers(trailers))));
         };

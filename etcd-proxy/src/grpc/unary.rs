@@ -2,26 +2,40 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
+use tokio::sync::oneshot;
 use tonic::{Code, Status};
 
 use super::{
     Abandon, Budget, LONG, NoShare, Share, UpstreamHeaders,
     framing::Frames,
     headers::{check_response, status_of, trailers},
+    untaken,
 };
 use crate::upstream::{UpstreamBody, UpstreamChannel};
 
 /// The body of a unary response: a frame, in one piece or several, and the trailers.
-pub struct UnaryBody {
+pub struct UnaryBody<K> {
     pieces: Pieces,
     trailers: Option<HeaderMap>,
+    /// What is kept until all pieces have been handed over.
+    kept: Option<K>,
+    /// Ends when the frame is on its way, for which the trailers wait.
+    delivery: Option<oneshot::Receiver<()>>,
+}
+
+/// Goes with the bytes of an answer, which HTTP/2 keeps for as long as its client leaves them.
+struct Undelivered<K> {
+    frame: BytesMut,
+    _kept: K,
+    _delivery: Option<oneshot::Sender<()>>,
 }
 
 /// The frame of a unary response.
@@ -134,22 +148,41 @@ impl From<NoAnswer> for Status {
     }
 }
 
-// === impl UnaryBody ===
+// === impl UnaryBody, Undelivered ===
 
-impl UnaryBody {
-    /// The body with this frame and status OK.
-    pub fn new(frame: BytesMut) -> Self {
-        Self { pieces: Pieces::Whole(Some(frame.freeze())), trailers: Some(trailers(&Status::new(Code::Ok, ""))) }
+impl<K> UnaryBody<K> {
+    /// The body of the call that is being polled, with this frame and status OK. `kept` is kept until its client takes it, which
+    /// may take so long; `None` for ever.
+    ///
+    /// A call is over when its trailers have been handed over, and what is left of it then only its client or the end of the
+    /// connection can drop. If it `waits` with them until the frame is on its way, it can be ended before.
+    pub fn new(frame: BytesMut, kept: K, waits: bool, patience: Option<Duration>) -> Self
+    where
+        K: Send + 'static,
+    {
+        untaken::waits(patience);
+        let (delivered, delivery) = if waits { Some(oneshot::channel()).unzip() } else { (None, None) };
+        let frame = Bytes::from_owner(Undelivered { frame, _kept: kept, _delivery: delivered });
+        Self { delivery, ..Self::of(Pieces::Whole(Some(frame)), None) }
     }
 
     /// The body with a frame that is made piece by piece and has this share of the budget.
-    pub fn long(pieces: impl Iterator<Item = Result<Bytes, Status>> + Send + 'static, share: Share) -> Self {
-        let pieces = Pieces::Long(Some((Box::new(pieces), share)));
-        Self { pieces, trailers: Some(trailers(&Status::new(Code::Ok, ""))) }
+    pub fn long(pieces: impl Iterator<Item = Result<Bytes, Status>> + Send + 'static, share: Share, kept: K) -> Self {
+        Self::of(Pieces::Long(Some((Box::new(pieces), share))), Some(kept))
+    }
+
+    fn of(pieces: Pieces, kept: Option<K>) -> Self {
+        Self { pieces, trailers: Some(trailers(&Status::new(Code::Ok, ""))), kept, delivery: None }
     }
 }
 
-impl Abandon for UnaryBody {
+impl<K> AsRef<[u8]> for Undelivered<K> {
+    fn as_ref(&self) -> &[u8] {
+        &self.frame
+    }
+}
+
+impl<K> Abandon for UnaryBody<K> {
     fn abandon(self, _: &Status) {}
 }
 
@@ -168,11 +201,11 @@ impl Pieces {
     }
 }
 
-impl Body for UnaryBody {
+impl<K: Unpin> Body for UnaryBody<K> {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = match self.pieces.next() {
             Some(Ok(piece)) => Some(Frame::data(piece)),
             Some(Err(status)) => {
@@ -180,8 +213,19 @@ impl Body for UnaryBody {
                 self.trailers = None;
                 Some(Frame::trailers(trailers(&status)))
             }
-            None => self.trailers.take().map(Frame::trailers),
+            None => {
+                if let Some(delivery) = &mut self.delivery {
+                    // It only ends, with the bytes.
+                    let _ended = ready!(Pin::new(delivery).poll(cx));
+                    self.delivery = None;
+                }
+                self.trailers.take().map(Frame::trailers)
+            }
         };
+        if self.trailers.is_none() {
+            untaken::taken();
+            self.kept = None;
+        }
         Poll::Ready(frame.map(Ok))
     }
 

@@ -17,10 +17,6 @@ pub struct Tally {
 
 /// One that is there until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted<'a>(&'a Tally);
-
-/// The same, for what outlives the call that it was counted for.
-#[derive(Debug)]
 pub(crate) struct Present(Arc<Tally>);
 
 // === impl Tally ===
@@ -49,11 +45,6 @@ impl Tally {
         added
     }
 
-    /// Counts one more for as long as the answer lives.
-    pub(crate) fn hold(&self) -> Option<Counted<'_>> {
-        self.add().then(|| Counted(self))
-    }
-
     /// Counts one more until the answer is dropped.
     pub(crate) fn keep(self: &Arc<Self>) -> Option<Present> {
         self.add().then(|| Present(self.clone()))
@@ -65,11 +56,12 @@ impl Tally {
     }
 }
 
-// === impl Counted, Present ===
+// === impl Present ===
 
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.gone(1);
+impl Present {
+    /// Whether there are more than half of what there may be.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        self.0.most.is_some_and(|most| self.0.present() > most / 2)
     }
 }
 
@@ -86,10 +78,10 @@ mod tests {
     #[test]
     fn there_are_no_more_than_there_may_be() {
         let refused = Counter::default();
-        let tally = Tally::new(Some(2), refused.clone());
-        let (first, second) = (tally.hold(), tally.hold());
+        let tally = Arc::new(Tally::new(Some(2), refused.clone()));
+        let (first, second) = (tally.keep(), tally.keep());
         assert!(first.is_some() && second.is_some());
-        assert!(tally.hold().is_none() && !tally.add());
+        assert!(tally.keep().is_none() && !tally.add());
         assert_eq!((tally.present(), refused.get()), (2, 2));
         drop(first);
         assert!(tally.add());
@@ -98,10 +90,5 @@ mod tests {
         assert_eq!(tally.present(), 0);
         let unlimited = Tally::new(None, refused.clone());
         assert!((0..1000).all(|_| unlimited.add()));
-        let tally = Arc::new(Tally::new(Some(1), refused));
-        let kept = tally.keep();
-        assert!(kept.is_some() && tally.keep().is_none());
-        drop(kept);
-        assert_eq!(tally.present(), 0);
     }
 }

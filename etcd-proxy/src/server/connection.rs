@@ -2,10 +2,7 @@
 
 use std::{error::Error, pin::pin, sync::Arc, time::Duration};
 
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
+use hyper_util::{rt::TokioIo, server::conn::auto};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -17,11 +14,11 @@ use super::{
     ConnectionMetrics, Handler, HyperService, Peer, Standing, client_stream::ClientStream, listener::Stream,
     metrics::Refused,
 };
-use crate::{cork::Corked, drain::Shutdown};
+use crate::{cork::Corked, drain::Shutdown, grpc::Calls};
 
 /// What a connection is served with.
 pub(super) struct Connection {
-    pub(super) http: auto::Builder<TokioExecutor>,
+    pub(super) http: auto::Builder<Calls>,
     pub(super) handshake_timeout: Duration,
     pub(super) shutdown: Shutdown,
     pub(super) metrics: ConnectionMetrics,

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::EtcdError,
     grpc::{self, Arrived, NoAnswer, NoShare, Patient, Received, Share, UnaryBody, UpstreamHeaders, framing},
-    limits::{Account, Amount, NotAdmitted, Place},
+    limits::{Account, Amount, NotAdmitted, Place, Present},
     metrics::add_bytes,
     rewrite::{Call, Interrupt, LongAnswer, View},
     tenant::Tenant,
@@ -29,6 +29,8 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 const MAX_DEPTH: usize = 1;
 /// What there is of an answer that is not passed on piece by piece: it, and the frame that is made of it.
 const COPIES: usize = 2;
+/// Answers up to this length take no share of the memory: their number is bounded.
+const SMALL: usize = 4096;
 /// Keys that are looked up at a time.
 const LOOK_UPS: usize = 16;
 
@@ -47,13 +49,18 @@ struct LongPieces {
 /// A frame that is there already.
 struct LongFrame(BytesMut);
 
-/// Carries out a unary call. Returns the body of the answer.
-pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> Result<Body, Status> {
+/// Carries out a unary call. Returns the body of the answer, which keeps the call's place among those under way.
+pub(super) async fn serve(
+    tenant: &Tenant,
+    kind: &Unary,
+    client: ClientCall,
+    under_way: Option<Present>,
+) -> Result<Body, Status> {
     let ClientCall { path, headers, incoming, .. } = client;
     let own = match kind {
         Unary::Forward(rewriter) => {
             let Arrived { message, share: _held } = incoming.only().await?;
-            return pass_on(tenant, &**rewriter, path, headers, &message).await;
+            return pass_on(tenant, &**rewriter, path, headers, &message, under_way).await;
         }
         Unary::Refuse(status) => return Err(status()),
         Unary::Own(own) => own,
@@ -62,7 +69,9 @@ pub(super) async fn serve(tenant: &Tenant, kind: &Unary, client: ClientCall) -> 
     // Who waits for a lock would keep others from writing.
     let _held = share.filter(|_| !own.waits());
     // Apart: these are rare, and the state of some is many times that of a call which is passed on.
-    Ok(Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?.into_body(tenant))
+    let Answer { frame, share } = Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?;
+    // What it has done is done.
+    body(tenant, frame, share, under_way, true).await
 }
 
 /// Carries out a call here.
@@ -96,12 +105,14 @@ async fn pass_on(
     path: &'static str,
     headers: UpstreamHeaders,
     message: &Bytes,
+    under_way: Option<Present>,
 ) -> Result<Body, Status> {
     let mut never_granted = false;
     let Received { message, share } = asked(tenant, rewriter, path, headers, message, 1, &mut never_granted).await?;
     let Some(share) = share else {
         let frame = answered(tenant, rewriter, path, &message, &mut never_granted).await?;
-        return Ok(Answer { frame, share }.into_body(tenant));
+        drop(message);
+        return body(tenant, frame, None, under_way, rewriter.writes()).await;
     };
     let answer = loop {
         let view = View { never_granted, ..tenant.view() };
@@ -111,7 +122,7 @@ async fn pass_on(
         };
         never_granted |= tenant.resolve(interrupt, path).await?;
     };
-    let body = UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share);
+    let body = UnaryBody::long(LongPieces { tenant: tenant.clone(), answer }, share, under_way);
     Ok(Body::new(Patient::new(body, tenant.answer_patience())))
 }
 
@@ -165,10 +176,39 @@ async fn asked(
         settle(place, rewriter, &answer);
     }
     answer.map_err(|none| match none {
-        // To clients too many requests are some that were not carried out. This they look into, as at etcd's own time-outs.
-        NoAnswer::NoShare(NoShare::Crowded) if rewriter.writes() => EtcdError::Timeout.into(),
-        none => none.into(),
+        NoAnswer::NoShare(none) => no_share(none, rewriter.writes()),
+        none @ NoAnswer::Status(_) => none.into(),
     })
+}
+
+/// That there is no memory for the answer to a call, which may have written something.
+fn no_share(none: NoShare, writes: bool) -> Status {
+    match none {
+        // To clients too many requests are some that were not carried out. This they look into, as at etcd's own time-outs.
+        NoShare::Crowded if writes => EtcdError::Timeout.into(),
+        none => none.into(),
+    }
+}
+
+/// The body of an answer, which may have a share of the memory already.
+async fn body(
+    tenant: &Tenant,
+    frame: BytesMut,
+    share: Option<Share>,
+    under_way: Option<Present>,
+    writes: bool,
+) -> Result<Body, Status> {
+    let patience = tenant.answer_patience();
+    if let Some(share) = share {
+        return Ok(Body::new(Patient::new(UnaryBody::long(LongFrame(frame), share, under_way), patience)));
+    }
+    let share = match frame.len() {
+        ..=SMALL => None,
+        // No longer than what there is at least.
+        length => Some(tenant.short_budget().share_or_all(length).await.map_err(|none| no_share(none, writes))?),
+    };
+    let waits = share.is_some() || under_way.as_ref().is_some_and(Present::is_one_of_many);
+    Ok(Body::new(UnaryBody::new(frame, (under_way, share), waits, patience.timeout)))
 }
 
 /// A place for what a request may add to the tenant's storage; none if it adds nothing.
@@ -243,20 +283,6 @@ pub(super) async fn rewritten(
             Err(interrupt) => interrupt,
         };
         *never_granted |= tenant.resolve(interrupt, path).await?;
-    }
-}
-
-// === impl Answer ===
-
-impl Answer {
-    fn into_body(self, tenant: &Tenant) -> Body {
-        match self.share {
-            Some(share) => {
-                let body = UnaryBody::long(LongFrame(self.frame), share);
-                Body::new(Patient::new(body, tenant.answer_patience()))
-            }
-            None => Body::new(UnaryBody::new(self.frame)),
-        }
     }
 }
 
