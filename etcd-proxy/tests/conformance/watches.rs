@@ -393,20 +393,38 @@ async fn a_slow_reader_slows_itself_alone() {
     assert_eq!(unread.events(100).await.len(), 100);
 }
 
-/// Many readers behind several proxies and many writers: everybody is told the same, in order, each change once.
+/// Reads so many events. Returns when each revision was told of, in the order in which they were.
+async fn told_when(mut watching: Watching, count: usize) -> Vec<(i64, Instant)> {
+    let mut told = Vec::new();
+    while told.len() < count {
+        let events = watching.events(1).await;
+        let now = Instant::now();
+        told.extend(events.iter().map(|event| (event.kv.as_ref().unwrap().mod_revision, now)));
+    }
+    told
+}
+
+/// Clients of three proxies are told of everything once and in order, while it is written, and not much later than a client of
+/// the etcd itself is.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_watches_by_many_proxies_tell_one_story() {
     const PUTS: usize = 50;
+    const WRITERS: usize = 6;
     let etcd = Etcd::start().await;
     let proxies =
         [Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await, Proxy::start(&etcd, "/a/").await];
-    let (mut watches, mut writers) = (Vec::new(), Vec::new());
-    for reader in 0..20 {
-        let mut watching = proxies[reader % proxies.len()].client().await.watch([watch_all(0)]).await;
+    let open = async |mut client: Client| {
+        let mut watching = client.watch([watch_all(0)]).await;
         assert!(watching.next().await.unwrap().created);
-        watches.push(watching);
+        watching
+    };
+    let told = |watching| tokio::spawn(told_when(watching, WRITERS * PUTS));
+    let control = told(open(etcd.client().await).await);
+    let (mut readers, mut writers) = (Vec::new(), Vec::new());
+    for reader in 0..20 {
+        readers.push(told(open(proxies[reader % proxies.len()].client().await).await));
     }
-    for writer in 0..6 {
+    for writer in 0..WRITERS {
         let mut client = proxies[writer % proxies.len()].client().await;
         writers.push(async move {
             let mut written = Vec::new();
@@ -418,11 +436,20 @@ async fn many_watches_by_many_proxies_tell_one_story() {
     }
     let mut written = futures::future::join_all(writers).await.concat();
     written.sort_unstable();
-    for watching in &mut watches {
-        let events = watching.events(written.len()).await;
-        let told: Vec<i64> = events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision).collect();
-        assert_eq!(told, written);
+    let control = control.await.unwrap();
+    let mut delays = Vec::new();
+    for reader in readers {
+        let told = reader.await.unwrap();
+        assert_eq!(told.iter().map(|(revision, _)| *revision).collect::<Vec<_>>(), written);
+        for ((revision, by_proxy), (same, by_etcd)) in told.into_iter().zip(&control) {
+            assert_eq!(revision, *same);
+            delays.push(by_proxy.saturating_duration_since(*by_etcd));
+        }
     }
+    delays.sort_unstable();
+    let (median, longest) = (delays[delays.len() / 2], delays[delays.len() - 1]);
+    let (usual, most) = (Duration::from_secs(1), Duration::from_secs(5));
+    assert!(median < usual && longest < most, "events come {median:?} later as a rule, {longest:?} at most");
 }
 
 /// Reads until each watch has told of its revisions, one after the other, or that those from some on are compacted.
