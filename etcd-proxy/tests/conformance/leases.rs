@@ -89,25 +89,41 @@ async fn anothers_lease_was_never_granted() {
     assert_eq!(b.get("k").await.unwrap().lease, of_b);
 }
 
-/// A key that was there before the proxy may hang on a lease with keys of others, and tells the lease's id.
+/// A key that was there before the proxy may hang on a lease with keys of others, and tells the lease's id. Its time is told, and
+/// may be made longer; it is not ended, and no key of others is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_others_share_is_not_the_tenants_to_end() {
-    let (_etcd, _a, _b, mut a, mut b, mut direct) = two_tenants().await;
+    let (_etcd, proxy, _b, mut a, mut b, mut direct) = two_tenants().await;
     let own = a.grant(0, 600).await.unwrap();
     let shared = direct.grant(0, 600).await.unwrap();
-    for key in ["/a/shared", "/b/shared"] {
+    for key in ["/a/of-a", "/b/of-b"] {
         direct.put_with_lease(key, shared).await.unwrap();
     }
-    let id = a.get("shared").await.unwrap().lease;
+    let id = a.get("of-a").await.unwrap().lease;
     assert_ne!(id, shared);
     assert_eq!(
         refusal(a.lease.lease_revoke(LeaseRevokeRequest { id }).await),
         (Code::NotFound, "etcdserver: requested lease not found".into())
     );
-    assert!(b.get("shared").await.is_some());
+    let renewed = a.keep_alive(id).await.unwrap();
+    assert_eq!((renewed.id, renewed.ttl), (id, 600));
+    let told = a.lease.lease_time_to_live(LeaseTimeToLiveRequest { id, keys: false }).await.unwrap().into_inner();
+    assert_eq!((told.id, told.granted_ttl, told.keys.len()), (id, 600, 0));
+    assert!((1..=600).contains(&told.ttl), "{told:?}");
+    assert!(!proxy.saw_foreign_keys());
+    let asked = a.lease.lease_time_to_live(LeaseTimeToLiveRequest { id, keys: true }).await;
+    let held_back = asked.unwrap_err();
+    let text = "etcd-proxy: the upstream's answer was held back because it does not belong to this tenant";
+    assert_eq!((held_back.code(), held_back.message(), held_back.details()), (Code::Internal, text, &b""[..]));
+    assert!(!format!("{held_back:?}").contains("of-b"), "{held_back:?}");
+    assert!(proxy.saw_foreign_keys());
+    assert!(b.get("of-b").await.is_some());
     assert_eq!(a.leases().await, [own]);
     a.lease.lease_revoke(LeaseRevokeRequest { id: own }).await.unwrap();
     assert!(a.leases().await.is_empty());
+    // Nobody else's key hangs on it any more.
+    b.delete_all().await;
+    assert_eq!(time_to_live(&mut a, id).await.keys, ["of-a"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
