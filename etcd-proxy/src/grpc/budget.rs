@@ -64,7 +64,7 @@ pub enum NoShare {
 /// A part of the budget, held until it is dropped.
 #[derive(Debug)]
 pub struct Share {
-    _units: Option<OwnedSemaphorePermit>,
+    units: Option<OwnedSemaphorePermit>,
     bytes: i64,
     shown: Gauge,
 }
@@ -117,7 +117,22 @@ impl Budget {
     fn given(&self, bytes: usize, units: Option<OwnedSemaphorePermit>) -> Share {
         let (bytes, shown) = (i64::try_from(bytes).unwrap_or(i64::MAX), self.shown.0.clone());
         shown.inc_by(bytes);
-        Share { _units: units, bytes, shown }
+        Share { units, bytes, shown }
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    /// Gives back what is beyond so many bytes.
+    pub fn shrink(&mut self, bytes: usize) {
+        let kept = self.bytes.min(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.shown.dec_by(self.bytes - kept);
+        self.bytes = kept;
+        if let Some(held) = &mut self.units {
+            let beyond = held.num_permits().saturating_sub(units(bytes) as usize);
+            drop(held.split(beyond));
+        }
     }
 }
 

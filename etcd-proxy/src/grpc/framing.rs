@@ -33,6 +33,15 @@ pub struct Frames {
     partial: BytesMut,
 }
 
+/// A message as it came, without its frame's header.
+#[derive(Debug)]
+pub struct Whole {
+    /// Whether it is compressed.
+    pub packed: bool,
+    /// Its bytes.
+    pub bytes: Bytes,
+}
+
 /// The encodings of compressed messages. etcd's server has gzip and no other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
@@ -109,9 +118,10 @@ impl Frames {
         (begun + chunk.len() < HEADER.saturating_add(length)).then_some(length)
     }
 
-    /// How long the message is that has arrived in part, if so much of it has arrived that it is known.
+    /// How long the message is that has arrived in part, if so much of it has arrived that it is known. A compressed one may be as
+    /// long as any.
     pub fn pending(&self) -> Option<usize> {
-        header(&self.partial).map(|(_, length)| length)
+        header(&self.partial).map(|(flag, length)| if flag == 0 { length } else { self.limit })
     }
 
     /// What grpc-go says when the body ends in the middle of a message.
@@ -123,11 +133,35 @@ impl Frames {
         }
     }
 
+    /// The longest message that is accepted.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// The next whole message, without its header.
     ///
     /// # Errors
     /// For messages that are too long or compressed, as grpc-go answers.
     pub fn message(&mut self) -> Result<Option<Bytes>, Status> {
+        match self.whole()? {
+            Some(Whole { packed: true, bytes }) => self.unpack(&bytes).map(Some),
+            whole => Ok(whole.map(|whole| whole.bytes)),
+        }
+    }
+
+    /// The message in a compressed one.
+    ///
+    /// # Errors
+    /// For what is no gzip, or too long once it is decompressed, as grpc-go answers.
+    pub fn unpack(&self, packed: &[u8]) -> Result<Bytes, Status> {
+        gunzip(packed, self.limit)
+    }
+
+    /// The next whole message as it came.
+    ///
+    /// # Errors
+    /// For messages that are too long, or compressed though they may not be, as grpc-go answers.
+    pub fn whole(&mut self) -> Result<Option<Whole>, Status> {
         if self.partial.is_empty() {
             match header(&self.chunk) {
                 None => {
@@ -139,8 +173,8 @@ impl Frames {
                     self.accept(flag, length)?;
                     if self.chunk.len() >= HEADER + length {
                         self.chunk.advance(HEADER);
-                        let message = self.chunk.split_to(length);
-                        return self.decompressed(flag, message).map(Some);
+                        let bytes = self.chunk.split_to(length);
+                        return Ok(Some(Whole { packed: flag != 0, bytes }));
                     }
                     self.partial.reserve(HEADER + length.min(self.eager));
                 }
@@ -153,19 +187,15 @@ impl Frames {
         if self.partial.len() < HEADER + length {
             return Ok(None);
         }
-        let mut message = std::mem::take(&mut self.partial).freeze();
-        message.advance(HEADER);
-        self.decompressed(flag, message).map(Some)
+        let mut bytes = std::mem::take(&mut self.partial).freeze();
+        bytes.advance(HEADER);
+        Ok(Some(Whole { packed: flag != 0, bytes }))
     }
 
     /// Moves bytes from the chunk until the partial message has `wanted` ones.
     fn fill(&mut self, wanted: usize) {
         let missing = wanted.saturating_sub(self.partial.len()).min(self.chunk.len());
         self.partial.extend_from_slice(&self.chunk.split_to(missing));
-    }
-
-    fn decompressed(&self, flag: u8, message: Bytes) -> Result<Bytes, Status> {
-        if flag == 0 { Ok(message) } else { gunzip(&message, self.limit) }
     }
 
     fn accept(&self, flag: u8, length: usize) -> Result<(), Status> {
@@ -207,6 +237,8 @@ fn gunzip(compressed: &[u8], limit: usize) -> Result<Bytes, Status> {
             "grpc: received message after decompression larger than max {limit}"
         )));
     }
+    // Room that is left over is not counted.
+    message.shrink_to_fit();
     Ok(message.into())
 }
 

@@ -4,6 +4,8 @@
 //! is to come before more of it is read; while it waits for that, HTTP/2 holds it back at the client, but for the window
 //! of its stream. While others wait, who sends nothing on for a moment, or is not done in good time, loses what it has.
 //! What comes at once, as short requests do, needs no share.
+//!
+//! What comes compressed takes a share of the longest message there is before it is decompressed, and keeps what it needs.
 
 use std::{
     future::{Future, poll_fn},
@@ -21,7 +23,7 @@ use tonic::Status;
 use super::{
     Share,
     budget::{Budget, NoShare},
-    framing::Frames,
+    framing::{Frames, Whole},
 };
 
 /// How long a client may send nothing of a request that has begun while others wait.
@@ -37,6 +39,8 @@ pub struct Incoming<B> {
     frames: Frames,
     budget: Arc<Budget>,
     room: Room,
+    /// A compressed message that waits for room.
+    packed: Option<Bytes>,
 }
 
 /// A message, with what it has of the memory if it did not come at once.
@@ -72,7 +76,7 @@ struct Arriving {
 impl<B: Body<Data = Bytes> + Unpin> Incoming<B> {
     /// The messages of `body`, which share `budget`.
     pub fn new(body: B, frames: Frames, budget: Arc<Budget>) -> Self {
-        Self { body, frames, budget, room: Room::Unneeded }
+        Self { body, frames, budget, room: Room::Unneeded, packed: None }
     }
 
     /// The next message of what has been read.
@@ -80,16 +84,42 @@ impl<B: Body<Data = Bytes> + Unpin> Incoming<B> {
     /// # Errors
     /// As grpc-go answers messages that are too long or compressed.
     pub fn message(&mut self) -> Result<Option<Arrived>, Status> {
-        let Some(message) = self.frames.message()? else { return Ok(None) };
-        let share = match std::mem::replace(&mut self.room, Room::Unneeded) {
-            Room::Had(arriving) => Some(arriving.share),
-            Room::Unneeded | Room::Wanted(_) => None,
+        let packed = match self.packed.take() {
+            Some(packed) => packed,
+            None => match self.frames.whole()? {
+                None => return Ok(None),
+                Some(Whole { packed: true, bytes }) => bytes,
+                Some(Whole { packed: false, bytes }) => {
+                    return Ok(Some(Arrived { message: bytes, share: self.shared() }));
+                }
+            },
         };
+        if !matches!(self.room, Room::Had(_)) {
+            self.packed = Some(packed);
+            return Ok(None);
+        }
+        let message = self.frames.unpack(&packed)?;
+        let share = self.shared().map(|mut share| {
+            share.shrink(message.len().saturating_mul(COPIES));
+            share
+        });
         Ok(Some(Arrived { message, share }))
     }
 
-    /// Reads on, once all messages of what was read before have been taken. `None` at the body's end.
+    /// What the message that has come has of the memory.
+    fn shared(&mut self) -> Option<Share> {
+        match std::mem::replace(&mut self.room, Room::Unneeded) {
+            Room::Had(arriving) => Some(arriving.share),
+            Room::Unneeded | Room::Wanted(_) => None,
+        }
+    }
+
+    /// Reads on, or waits for what it takes to tell the next message, once all messages of what was read before have been taken.
+    /// `None` at the body's end.
     pub fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(), Status>>> {
+        if self.packed.is_some() {
+            return self.poll_room(cx, self.frames.limit()).map(Some);
+        }
         if let Some(length) = self.frames.pending()
             && let Err(status) = ready!(self.poll_room(cx, length))
         {
@@ -162,9 +192,10 @@ fn given_up() -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, io::Write as _};
 
     use bytes::BytesMut;
+    use flate2::{Compression, write::GzEncoder};
     use futures::FutureExt as _;
     use http_body::Frame;
     use http_body_util::StreamBody;
@@ -174,9 +205,19 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::grpc::framing::put_bytes;
+    use crate::grpc::framing::{Encoding, put_bytes};
 
     const LENGTH: usize = 100_000;
+
+    /// The same message, which takes next to nothing on its way.
+    fn packed() -> Bytes {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&[7; LENGTH]).unwrap();
+        let mut frame = BytesMut::new();
+        put_bytes(&encoder.finish().unwrap(), &mut frame).unwrap();
+        frame[0] = 1;
+        frame.freeze()
+    }
 
     /// A request of which the test sends what it likes, and what becomes of it.
     fn request(
@@ -184,7 +225,8 @@ mod tests {
     ) -> (mpsc::UnboundedSender<Bytes>, impl Future<Output = Result<Arrived, Status>> + use<>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let frames = UnboundedReceiverStream::new(receiver).map(|data| Ok::<_, Infallible>(Frame::data(data)));
-        (sender, Incoming::new(StreamBody::new(frames), Frames::new(LENGTH), budget.clone()).only())
+        let messages = Frames::new(LENGTH).with_encoding(Encoding::Gzip);
+        (sender, Incoming::new(StreamBody::new(frames), messages, budget.clone()).only())
     }
 
     fn message() -> Bytes {
@@ -205,6 +247,31 @@ mod tests {
         sender.send(message()).unwrap();
         let arrived = request.await.unwrap();
         assert_eq!((arrived.message.len(), arrived.share.is_none(), given.get()), (LENGTH, true, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_packed_takes_what_it_is_unpacked() {
+        let given = Gauge::default();
+        let budget = Arc::new(Budget::new(3 * COPIES * LENGTH, given.clone(), Gauge::default()));
+        let send = |pieces: &[Bytes]| {
+            let (sender, request) = request(&budget);
+            pieces.iter().for_each(|piece| sender.send(piece.clone()).unwrap());
+            request
+        };
+        let whole = packed();
+        let first = send(std::slice::from_ref(&whole)).await.unwrap();
+        let in_pieces = [whole.slice(..3), whole.slice(3..20), whole.slice(20..)];
+        let second = send(&in_pieces).await.unwrap();
+        assert_eq!((first.message.len(), &first.message), (LENGTH, &second.message));
+        assert_eq!(given.get(), i64::try_from(2 * COPIES * LENGTH).unwrap());
+        // What is small takes little, but may be unpacked only where there is room for the most that it can be.
+        let all = budget.share(COPIES * LENGTH).await.unwrap();
+        let mut third = Box::pin(send(&[whole]));
+        assert!(third.as_mut().now_or_never().is_none());
+        drop(all);
+        let third = third.await.unwrap();
+        drop((first, second, third));
+        assert_eq!(given.get(), 0);
     }
 
     #[tokio::test(start_paused = true)]
