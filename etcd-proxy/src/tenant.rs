@@ -2,6 +2,7 @@
 
 mod ages;
 mod compactions;
+mod joined;
 mod leases;
 mod versions;
 mod watermark;
@@ -362,7 +363,7 @@ impl Tenant {
             return Ok(false);
         }
         if let Some(stored) = leases::load(&inner.upstream, &inner.keys).await? {
-            inner.leases.get_or_init(stored).await;
+            inner.leases.get_or_init(stored);
             return Ok(false);
         }
         inner.stand_in.get_or_try_init(|| async { leases::stand_in() }).await?;
@@ -387,7 +388,8 @@ impl Tenant {
     /// # Errors
     /// When the upstream cannot be reached or the stored watermark cannot be read.
     pub async fn watermark(&self) -> Result<i64, Status> {
-        self.0.watermark.load(&self.0.upstream, &self.0.keys).await
+        let tenant = self.clone();
+        self.0.watermark.load(|| async move { tenant.check_meta().await }).await
     }
 
     /// Reads the watermark as it stands upstream, to see whether the upstream lets this process read the tenant's meta keys.

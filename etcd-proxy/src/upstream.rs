@@ -20,6 +20,7 @@ mod greeting;
 mod keys;
 mod login;
 mod metrics;
+mod own;
 mod payload;
 mod pool;
 mod revocable;

@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 use super::{account::Account, ledger::Amount};
 use crate::{
     prefix::Prefix,
-    upstream::{self, Position, Upstream},
+    upstream::{self, Position, Upstream, in_time},
 };
 
 /// How long the follower waits before it looks again after the upstream was lost.
@@ -138,7 +138,7 @@ impl Subject {
     ) -> Result<(Amount, Position), Status> {
         let (key, range_end) = (self.key.clone(), self.range_end.clone());
         let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
-        let counted = upstream.kv().range(request).await?.into_inner();
+        let counted = in_time(upstream.kv().range(request)).await?.into_inner();
         let now = Position::of(counted.header)?;
         let Some(strip) = self.strip else { return Ok((Amount { keys: counted.count, bytes: 0 }, now)) };
         let mut reader = upstream.read(self.key.clone(), self.range_end.clone(), now.revision);

@@ -12,7 +12,11 @@ use serde::Serialize;
 use tonic::Status;
 
 use super::{LimitSettings, Limits};
-use crate::{meta::TenantKeys, prefix::Prefix, upstream::Upstream};
+use crate::{
+    meta::TenantKeys,
+    prefix::Prefix,
+    upstream::{Upstream, in_time},
+};
 
 /// How often each limit was hit.
 #[derive(Clone, Debug, Default)]
@@ -182,7 +186,7 @@ impl Limits {
 
 async fn count(upstream: &Upstream, (key, range_end): (bytes::Bytes, bytes::Bytes)) -> Result<i64, Status> {
     let request = RangeRequest { key, range_end, count_only: true, ..Default::default() };
-    Ok(upstream.kv().range(request).await?.into_inner().count)
+    Ok(in_time(upstream.kv().range(request)).await?.into_inner().count)
 }
 
 // === impl LimitsInForce, HitCounts ===

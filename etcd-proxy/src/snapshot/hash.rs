@@ -18,7 +18,10 @@ use super::{
     is_compacted,
     spool::{KeyEntries, Spool},
 };
-use crate::{tenant::Tenant, upstream::Position};
+use crate::{
+    tenant::Tenant,
+    upstream::{Position, in_time},
+};
 
 /// A hash.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +53,7 @@ pub async fn hash(tenant: &Tenant, revision: i64) -> Result<KvHash, Status> {
 async fn hash_once(tenant: &Tenant, revision: i64) -> Result<KvHash, Status> {
     let (key, range_end) = tenant.config().prefix.keys();
     let request = RangeRequest { key, range_end, revision, count_only: true, ..Default::default() };
-    let answer = tenant.upstream().kv().range(request).await?.into_inner();
+    let answer = in_time(tenant.upstream().kv().range(request)).await?.into_inner();
     let now = Position::of(answer.header)?;
     let revision = if revision == 0 { now.revision } else { revision };
     let mut spool = Spool::new();

@@ -95,7 +95,7 @@ pub async fn leases(tenant: &Tenant, revision: i64, held: BTreeSet<i64>) -> Resu
     if marked.is_empty() && held.is_empty() {
         return Ok(Vec::new());
     }
-    let cipher = in_time(tenant.leases()).await?;
+    let cipher = tenant.leases().await?;
     let mut ids = held;
     for id in marked {
         ids.insert(cipher.to_tenant(id).map_err(internal)?);

@@ -1,13 +1,13 @@
 //! The secret of a tenant's lease ids: made once, at the first lease, by whichever replica comes first.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use proto::etcdserverpb::{
     PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request, response_op::Response,
 };
-use tokio::sync::OnceCell;
 use tonic::Status;
 
+use super::joined::Joined;
 use crate::{
     compare,
     lease_id::{LeaseCipher, LeaseSecret},
@@ -19,13 +19,14 @@ use crate::{
 /// was made; who has a reference to it meanwhile keeps that.
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
-    cipher: OnceCell<LeaseCipher>,
+    cipher: OnceLock<Arc<LeaseCipher>>,
+    loading: Joined<Arc<LeaseCipher>>,
     next: OnceLock<Box<Self>>,
 }
 
 /// The mapping that belongs to the stored secret, or none if none is stored: then no lease was ever granted.
 pub(super) async fn load(upstream: &Upstream, keys: &TenantKeys) -> Result<Option<LeaseCipher>, Status> {
-    let stored = upstream.kv().range(read(keys)).await?.into_inner().kvs.into_iter().next();
+    let stored = upstream.range(read(keys)).await?.kvs.into_iter().next();
     stored.map(|stored| cipher(&decode(&stored.value)?)).transpose()
 }
 
@@ -39,7 +40,6 @@ pub(crate) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Resu
     if let Some(stored) = load(upstream, keys).await? {
         return Ok(stored);
     }
-    let mut kv = upstream.kv();
     let read = read(keys);
     let made = LeaseSecret::generate().map_err(internal)?;
     let put = PutRequest { key: keys.secret(), value: meta::encode_secret(&made), ..Default::default() };
@@ -48,7 +48,7 @@ pub(crate) async fn load_or_make(upstream: &Upstream, keys: &TenantKeys) -> Resu
         success: vec![RequestOp { request: Some(Request::RequestPut(put)) }],
         failure: vec![RequestOp { request: Some(Request::RequestRange(read)) }],
     };
-    let answer = kv.txn(request).await?.into_inner();
+    let answer = upstream.txn(request).await?;
     if answer.succeeded {
         return cipher(&made);
     }
@@ -76,17 +76,24 @@ impl Mapping {
 
     /// The mapping, if it has been loaded.
     pub(super) fn get(&self) -> Option<&LeaseCipher> {
-        self.last().cipher.get()
+        self.last().cipher.get().map(|cipher| &**cipher)
     }
 
     /// The mapping, which is this one if none has been loaded.
-    pub(super) async fn get_or_init(&self, cipher: LeaseCipher) -> &LeaseCipher {
-        self.last().cipher.get_or_init(|| async { cipher }).await
+    pub(super) fn get_or_init(&self, cipher: LeaseCipher) -> &LeaseCipher {
+        self.last().cipher.get_or_init(|| Arc::new(cipher))
     }
 
     /// The mapping, loaded, or made if there is none.
     pub(super) async fn load_or_make(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<&LeaseCipher, Status> {
-        self.last().cipher.get_or_try_init(|| load_or_make(upstream, keys)).await
+        let last = self.last();
+        if let Some(cipher) = last.cipher.get() {
+            return Ok(cipher);
+        }
+        let (upstream, keys) = (upstream.clone(), keys.clone());
+        let load = || async move { load_or_make(&upstream, &keys).await.map(Arc::new) };
+        let cipher = last.loading.ask(load).await?;
+        Ok(last.cipher.get_or_init(|| cipher))
     }
 
     /// Forgets a mapping whose secret is not stored any more: leases that it has named are gone.

@@ -1,7 +1,10 @@
 //! The revision up to which a tenant has compacted, as known to this replica.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,10 +14,9 @@ use proto::{
     etcdserverpb::{RangeRequest, WatchCreateRequest},
     mvccpb::event::EventType,
 };
-use tokio::sync::OnceCell;
 use tonic::{Code, Status};
 
-use super::Tenant;
+use super::{Tenant, joined::Joined};
 use crate::{
     meta::{self, TenantKeys},
     metrics::Metrics,
@@ -34,7 +36,8 @@ pub(super) struct Watermark {
     since: AtomicI64,
     /// As of when `current` is known, so that news never overtakes newer news.
     known: Mutex<Option<Position>>,
-    loaded: OnceCell<()>,
+    loaded: OnceLock<()>,
+    loading: Joined<()>,
     gauge: Gauge,
     went_back: Counter,
 }
@@ -47,7 +50,8 @@ impl Watermark {
             current: AtomicI64::new(NONE),
             since: AtomicI64::new(0),
             known: Mutex::new(None),
-            loaded: OnceCell::new(),
+            loaded: OnceLock::new(),
+            loading: Joined::default(),
             gauge: metrics.watermark.clone(),
             went_back: metrics.went_back.clone(),
         }
@@ -63,9 +67,15 @@ impl Watermark {
         self.since.load(Ordering::Acquire)
     }
 
-    /// The watermark, read from the meta keys if that has not happened yet.
-    pub(super) async fn load(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<i64, Status> {
-        self.loaded.get_or_try_init(|| async { self.read(upstream, keys).await.map(drop) }).await?;
+    /// The watermark; if it has not been loaded yet, `read` does that, by [`Watermark::read`].
+    pub(super) async fn load<F>(&self, read: impl FnOnce() -> F) -> Result<i64, Status>
+    where
+        F: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        if self.loaded.get().is_none() {
+            self.loading.ask(read).await?;
+            self.loaded.get_or_init(|| ());
+        }
         Ok(self.current.load(Ordering::Acquire))
     }
 
@@ -110,7 +120,7 @@ impl Watermark {
     pub(super) async fn read(&self, upstream: &Upstream, keys: &TenantKeys) -> Result<Position, Status> {
         let before = self.known();
         let request = RangeRequest { key: keys.watermark(), ..Default::default() };
-        let answer = upstream.kv().range(request).await?.into_inner();
+        let answer = upstream.range(request).await?;
         let now = Position::of(answer.header)?;
         // Only after the tenant's meta keys were removed can there have been one before where there is none.
         let revision = answer.kvs.first().map_or(Ok(NONE), |kv| decode(&kv.value))?;
@@ -145,7 +155,7 @@ pub(super) async fn follow(tenant: &Tenant) {
 async fn follow_once(tenant: &Tenant) -> Lost {
     let followed: Result<std::convert::Infallible, Lost> = async {
         let (watermark, upstream, keys) = (&tenant.0.watermark, &tenant.0.upstream, &tenant.0.keys);
-        watermark.load(upstream, keys).await?;
+        tenant.watermark().await?;
         let now = watermark.read(upstream, keys).await?;
         tenant.check_leases().await?;
         let create = WatchCreateRequest { key: keys.watermark(), ..Default::default() };

@@ -12,7 +12,10 @@ use proto::etcdserverpb::{
 };
 use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue};
 
-use super::Upstream;
+use super::{
+    Upstream,
+    own::{PATIENCE, within},
+};
 
 /// A point in the history of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,7 @@ pub(crate) struct Following {
     upstream: Upstream,
     key: Bytes,
     since: Position,
+    created: bool,
     responses: Streaming<WatchResponse>,
 }
 
@@ -70,7 +74,7 @@ impl Upstream {
     /// When the upstream cannot be asked.
     pub async fn position(&self, key: Bytes) -> Result<Position, Status> {
         let request = RangeRequest { key, count_only: true, ..Default::default() };
-        Position::of(self.kv().range(request).await?.into_inner().header)
+        Position::of(self.range(request).await?.header)
     }
 
     /// Watches what `create` says from the revision after `since` on.
@@ -85,8 +89,8 @@ impl Upstream {
         // A member that lost its leader ends the stream instead of keeping silent.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         let mut client = WatchClient::new(self.streams()).max_decoding_message_size(usize::MAX);
-        let responses = client.watch(request).await?.into_inner();
-        Ok(Following { upstream: self.clone(), key, since, responses })
+        let responses = within(PATIENCE, client.watch(request)).await?.into_inner();
+        Ok(Following { upstream: self.clone(), key, since, created: false, responses })
     }
 }
 
@@ -99,7 +103,8 @@ impl Following {
     /// Why there is none.
     pub(crate) async fn next(&mut self) -> Result<WatchResponse, Lost> {
         loop {
-            let response = self.responses.message().await?;
+            let message = self.responses.message();
+            let response = if self.created { message.await? } else { within(PATIENCE, message).await? };
             let response = response.ok_or_else(|| Status::unavailable("the watch has ended"))?;
             if response.compact_revision > 0 {
                 return Err(Lost::Compacted);
@@ -113,6 +118,7 @@ impl Following {
                 return Err(Status::new(code, response.cancel_reason).into());
             }
             if response.created {
+                self.created = true;
                 // Not before: a store that goes back from here on takes the stream with it.
                 let now = self.upstream.position(self.key.clone()).await?;
                 if !now.continues(self.since) {

@@ -45,6 +45,7 @@ struct Marked {
 #[derive(Default)]
 struct Held {
     now: watch::Sender<bool>,
+    for_ever: Vec<watch::Sender<bool>>,
     /// Calls that have been marked.
     seen: usize,
 }
@@ -78,6 +79,13 @@ impl Relay {
     /// They are told what was kept back, and go on.
     pub(crate) fn release(&self) {
         self.marked.held.lock().now.send_replace(false);
+    }
+
+    /// Those of before are never told anything more, and the next ones are not held.
+    pub(crate) fn forsake(&self) {
+        let mut held = self.marked.held.lock();
+        let now = std::mem::take(&mut held.now);
+        held.for_ever.push(now);
     }
 
     /// How many calls have been marked.

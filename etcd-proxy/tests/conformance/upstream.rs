@@ -19,7 +19,8 @@ use tokio::{
 use tonic::Code;
 
 use crate::{
-    support::{Etcd, PATIENCE, Proxy, create_request, eventually, refusal, watch_all},
+    relay::Relay,
+    support::{Client, Etcd, PATIENCE, Proxy, create_request, eventually, refusal, watch_all},
     wire::{GOAWAY, HEADERS, PREFACE, RST_STREAM, frame, read_frame},
 };
 
@@ -173,6 +174,53 @@ async fn a_watch_on_a_connection_that_died_idle_ends() {
     assert_eq!(refusal(ended).0, Code::Unavailable);
     // The next one finds a connection of its own.
     eventually("a watch", || async { watch().await.is_ok() }).await;
+}
+
+/// A proxy and a client of its, and a relay that never answers the first read of the tenant's meta key that ends so.
+async fn deaf_to_the_first(etcd: &Etcd, key: &'static str) -> (Relay, Proxy, Client) {
+    let relay = Relay::before(etcd, "/etcdserverpb.KV/Range", key).await;
+    relay.hold();
+    let proxy = Proxy::start_at(&relay.url, "/a/", |_| {}).await;
+    let client = proxy.client().await;
+    (relay, proxy, client)
+}
+
+/// All that need the watermark wait for one read of it. If that is never answered, they are refused after a while, and it is
+/// read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watermark_that_is_not_told_is_not_waited_for_for_ever() {
+    let etcd = Etcd::start().await;
+    let (relay, _proxy, mut a) = deaf_to_the_first(&etcd, "/watermark").await;
+    // Read by the proxy itself, to follow it.
+    eventually("a read of the watermark", || async { relay.seen() == 1 }).await;
+    relay.forsake();
+    let (mut b, at) = (a.clone(), RangeRequest { revision: 1, ..get() });
+    let both = async { tokio::join!(a.try_watch(watch_k(1)), b.range(at.clone())) };
+    let (watched, read) = tokio::time::timeout(PATIENCE, both).await.expect("an end in time");
+    assert_eq!((refusal(watched).0, refusal(read).0), (Code::Unavailable, Code::Unavailable));
+    // What needs no watermark has not waited, and the next one finds it.
+    b.range(get()).await.unwrap();
+    b.range(at).await.unwrap();
+    assert!(a.try_watch(watch_k(1)).await.unwrap().unwrap().created);
+}
+
+/// The same of the secret of the tenant's lease ids.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_is_not_told_is_not_waited_for_for_ever() {
+    let etcd = Etcd::start().await;
+    let (relay, _proxy, mut a) = deaf_to_the_first(&etcd, "/secret").await;
+    let mut b = a.clone();
+    let first = async {
+        tokio::join!(a.grant(0, 1000), async {
+            eventually("a read of the secret", || async { relay.seen() == 1 }).await;
+            relay.forsake();
+            b.grant(0, 1000).await
+        })
+    };
+    let (first, second) = tokio::time::timeout(PATIENCE, first).await.expect("an end in time");
+    assert_eq!((refusal(first).0, refusal(second).0), (Code::Unavailable, Code::Unavailable));
+    let lease = a.grant(0, 1000).await.unwrap();
+    assert_eq!(a.leases().await, [lease]);
 }
 
 /// A stand-in for an endpoint that meets the first request of its only connection with `reply`, which is told the stream, and
