@@ -1,10 +1,10 @@
 //! Answers in their encoded form: what has no meaning of its own to a tenant is copied as it came, fields that are not known here
-//! among it; keys lose the prefix, leases get the tenant's ids. An answer is gone through twice, once for what it will be long,
-//! and once to write that: short ones at once, long ones piece by piece as the client takes them, so that besides the answer as
-//! it came there is never more than a piece.
+//! among it; keys lose the prefix, leases get the tenant's ids. A short answer is gone through once, for what is to be changed in
+//! it. A long one is gone through twice, once for what it will be long, and once to write that piece by piece as the client takes
+//! it, so that besides the answer as it came there is never more than a piece.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use prost::encoding::{encode_varint, encoded_len_varint};
+use prost::encoding::encoded_len_varint;
 use tonic::Status;
 
 use super::{
@@ -61,6 +61,8 @@ pub struct LongAnswer {
     open: Vec<(Shape, usize)>,
     /// What the messages in it will be long, other than keys with their values, as they come.
     lengths: std::vec::IntoIter<usize>,
+    /// The changes of one key with its value.
+    edits: Vec<Edit>,
     /// What is ready of the frame.
     ready: BytesMut,
 }
@@ -74,23 +76,28 @@ enum Mapped<'a> {
     Message(u64, Shape, &'a [u8]),
 }
 
-/// An answer that has been looked through: it can be passed on.
-struct Measured {
-    mark: Option<Bytes>,
-    /// Header of its frame.
-    header: [u8; FRAME],
-    /// Length of its message.
-    length: usize,
-    /// What the messages in it will be long, as they come.
-    lengths: std::vec::IntoIter<usize>,
+/// A change of an encoded message: so many bytes are left out there, and this stands in their place.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    at: usize,
+    skipped: usize,
+    put: Put,
 }
 
-/// Which lengths are remembered from the first time that an answer is gone through to the second.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    All,
-    /// Not those of keys with their values, of which a long answer has many.
-    ButOfKeys,
+#[derive(Clone, Copy, Debug)]
+enum Put {
+    Nothing,
+    /// Tag and length of a field of bytes, which begin behind what is left out.
+    Begin(u64, usize),
+    Number(u64, u64),
+}
+
+/// What is found when an answer is looked through.
+enum Found<'a> {
+    /// All changes, in their order: of short answers.
+    Edits(&'a mut Vec<Edit>),
+    /// How long the messages in it will be, other than keys with their values, of which a long answer has many.
+    Lengths(&'a mut Vec<usize>),
 }
 
 // === impl Shape ===
@@ -102,10 +109,24 @@ impl Shape {
     /// # Errors
     /// Whatever keeps the answer from being passed on; `out` is then unchanged.
     pub fn rewrite(self, view: &View<'_>, message: &[u8], out: &mut BytesMut) -> Result<(), Interrupt> {
-        let Measured { mark, header, length, mut lengths } = Measured::new(view, self, message, Kept::All)?;
+        let mut edits = Vec::new();
+        let mark = self.mark(view, message)?;
+        let length = look(view, mark.as_ref(), (self, message), 0, &mut Found::Edits(&mut edits), 0)?;
+        let header = header(length)?;
         out.reserve(FRAME + length);
         out.put_slice(&header);
-        put(view, mark.as_ref(), (self, message), &mut lengths, out)
+        edit(message, &edits, out);
+        Ok(())
+    }
+
+    /// The meta key of the lease that the answer is about, if it is about one.
+    fn mark(self, view: &View<'_>, message: &[u8]) -> Result<Option<Bytes>, Interrupt> {
+        const ID: u64 = 2;
+        match self {
+            // It bears the upstream's id.
+            Self::TimeToLive => Ok(Some(view.meta.lease_mark(wire::number(message, ID)?.cast_signed()))),
+            _ => Ok(None),
+        }
     }
 
     /// A field of such a message as the tenant sees it.
@@ -176,87 +197,100 @@ pub(super) fn mod_revision(event: &[u8]) -> Result<i64, Interrupt> {
     }
 }
 
-// === impl Measured ===
-
-impl Measured {
-    fn new(view: &View<'_>, shape: Shape, message: &[u8], kept: Kept) -> Result<Self, Interrupt> {
-        const ID: u64 = 2;
-        let mark = match shape {
-            // It bears the upstream's id.
-            Shape::TimeToLive => Some(view.meta.lease_mark(wire::number(message, ID)?.cast_signed())),
-            _ => None,
-        };
-        let mut lengths = Vec::new();
-        let length = measure(view, mark.as_ref(), (shape, message), kept, &mut lengths, 0)?;
-        let announced = u32::try_from(length)
-            .map_err(|_| Interrupt::Refused(Status::resource_exhausted("etcd-proxy: message longer than 4 GiB")))?;
-        let [a, b, c, d] = announced.to_be_bytes();
-        Ok(Self { mark, header: [0, a, b, c, d], length, lengths: lengths.into_iter() })
-    }
-}
-
-/// Looks through a message. Returns how long it will be, and adds to `lengths` how long those in it will.
-fn measure(
+/// Looks through a message, which begins at `base` of the answer. Returns how long it will be.
+fn look(
     view: &View<'_>,
     mark: Option<&Bytes>,
     (shape, mut message): (Shape, &[u8]),
-    kept: Kept,
-    lengths: &mut Vec<usize>,
+    base: usize,
+    found: &mut Found<'_>,
     depth: usize,
 ) -> Result<usize, Interrupt> {
     if depth == MAX_DEPTH {
         return Err(malformed());
     }
-    let (mut length, mut keyed) = (0, shape != Shape::KeyValue);
+    let end = base + message.len();
+    let (mut length, mut keyed) = (message.len(), shape != Shape::KeyValue);
     while let Some(field) = wire::next(&mut message)? {
         keyed |= field.number == 1;
-        length += match shape.map(view, mark, &field)? {
-            Mapped::Message(_, shape, message) => {
-                let place = lengths.len();
-                let keep = kept == Kept::All || shape != Shape::KeyValue;
-                if keep {
-                    lengths.push(0);
-                }
-                let inner = measure(view, mark, (shape, message), kept, lengths, depth + 1)?;
-                if let Some(place) = lengths.get_mut(place).filter(|_| keep) {
-                    *place = inner;
-                }
-                1 + encoded_len_varint(inner as u64) + inner
+        let mapped = shape.map(view, mark, &field)?;
+        if let Mapped::Same(_) = mapped {
+            continue;
+        }
+        let (before, at) = (field.raw.len(), end - message.len() - field.raw.len());
+        let (skipped, put, after) = match mapped {
+            Mapped::Same(_) => continue,
+            Mapped::Nothing | Mapped::Number(_, 0) => (before, Put::Nothing, 0),
+            Mapped::Number(number, value) => (before, Put::Number(number, value), 1 + encoded_len_varint(value)),
+            Mapped::Bytes(number, bytes) => {
+                (before - bytes.len(), Put::Begin(number, bytes.len()), wire::length(bytes.len()))
             }
-            mapped => mapped.len(),
+            Mapped::Message(number, shape, message) => {
+                let place = found.reserve(shape);
+                let base = at + before - message.len();
+                let inner = look(view, mark, (shape, message), base, found, depth + 1)?;
+                found.message(place, Edit { at, skipped: base - at, put: Put::Begin(number, inner) }, inner);
+                length = length - before + wire::length(inner);
+                continue;
+            }
         };
+        length = length - before + after;
+        if let Found::Edits(edits) = found {
+            edits.push(Edit { at, skipped, put });
+        }
     }
     // An empty key is nobody's of this tenant.
     if keyed { Ok(length) } else { Err(Interrupt::Foreign) }
 }
 
-/// Writes a message that was measured.
-fn put(
-    view: &View<'_>,
-    mark: Option<&Bytes>,
-    (shape, mut message): (Shape, &[u8]),
-    lengths: &mut std::vec::IntoIter<usize>,
-    out: &mut BytesMut,
-) -> Result<(), Interrupt> {
-    // What stays as it is, up to here.
-    let mut same = message;
-    while let Some(field) = wire::next(&mut message)? {
-        let mapped = shape.map(view, mark, &field)?;
-        if let Mapped::Same(_) = mapped {
-            continue;
+/// Writes a message with these changes.
+fn edit(message: &[u8], edits: &[Edit], out: &mut BytesMut) {
+    let mut from = 0;
+    for edit in edits {
+        out.put_slice(message.get(from..edit.at).unwrap_or_default());
+        match edit.put {
+            Put::Nothing => {}
+            Put::Begin(number, length) => wire::begin(number, length, out),
+            Put::Number(number, value) => wire::put_number(number, value, out),
         }
-        let until = same.len() - message.len() - field.raw.len();
-        out.put_slice(same.get(..until).unwrap_or_default());
-        same = message;
-        if let Mapped::Message(number, shape, message) = mapped {
-            wire::begin(number, lengths.next().unwrap_or_default(), out);
-            put(view, mark, (shape, message), lengths, out)?;
-        } else {
-            mapped.put(out);
+        from = edit.at + edit.skipped;
+    }
+    out.put_slice(message.get(from..).unwrap_or_default());
+}
+
+/// The header of the frame of a message that is so long.
+fn header(length: usize) -> Result<[u8; FRAME], Interrupt> {
+    let announced = u32::try_from(length)
+        .map_err(|_| Interrupt::Refused(Status::resource_exhausted("etcd-proxy: message longer than 4 GiB")))?;
+    let [a, b, c, d] = announced.to_be_bytes();
+    Ok([0, a, b, c, d])
+}
+
+// === impl Found ===
+
+impl Found<'_> {
+    /// A place for a message that is about to be looked through.
+    fn reserve(&mut self, shape: Shape) -> Option<usize> {
+        match self {
+            Self::Edits(edits) => {
+                edits.push(Edit { at: 0, skipped: 0, put: Put::Nothing });
+                Some(edits.len() - 1)
+            }
+            Self::Lengths(lengths) => (shape != Shape::KeyValue).then(|| {
+                lengths.push(0);
+                lengths.len() - 1
+            }),
         }
     }
-    out.put_slice(same);
-    Ok(())
+
+    /// What was found of it.
+    fn message(&mut self, place: Option<usize>, edit: Edit, length: usize) {
+        let Some(place) = place else { return };
+        match self {
+            Self::Edits(edits) => edits.get_mut(place).into_iter().for_each(|place| *place = edit),
+            Self::Lengths(lengths) => lengths.get_mut(place).into_iter().for_each(|place| *place = length),
+        }
+    }
 }
 
 // === impl LongAnswer ===
@@ -267,10 +301,21 @@ impl LongAnswer {
     /// # Errors
     /// Whatever keeps the answer from being passed on.
     pub fn new(view: &View<'_>, shape: Shape, message: &Bytes) -> Result<Self, Interrupt> {
-        let Measured { mark, header, lengths, .. } = Measured::new(view, shape, message, Kept::ButOfKeys)?;
+        let mut lengths = Vec::new();
+        let mark = shape.mark(view, message)?;
+        let length = look(view, mark.as_ref(), (shape, message), 0, &mut Found::Lengths(&mut lengths), 0)?;
+        let header = header(length)?;
         let mut ready = BytesMut::with_capacity(PIECE);
         ready.put_slice(&header);
-        Ok(Self { message: message.clone(), mark, at: 0, open: vec![(shape, message.len())], lengths, ready })
+        Ok(Self {
+            message: message.clone(),
+            mark,
+            at: 0,
+            open: vec![(shape, message.len())],
+            lengths: lengths.into_iter(),
+            edits: Vec::new(),
+            ready,
+        })
     }
 
     /// The next piece of the frame.
@@ -290,10 +335,11 @@ impl LongAnswer {
             match shape.map(view, self.mark.as_ref(), &field)? {
                 Mapped::Message(number, shape, message) => {
                     if shape == Shape::KeyValue {
-                        let kv = (shape, message);
-                        let length = measure(view, None, kv, Kept::ButOfKeys, &mut Vec::new(), 0)?;
+                        self.edits.clear();
+                        let found = &mut Found::Edits(&mut self.edits);
+                        let length = look(view, None, (shape, message), 0, found, 0)?;
                         wire::begin(number, length, &mut self.ready);
-                        put(view, None, kv, &mut self.lengths, &mut self.ready)?;
+                        edit(message, &self.edits, &mut self.ready);
                     } else {
                         wire::begin(number, self.lengths.next().unwrap_or_default(), &mut self.ready);
                         self.open.push((shape, self.at));
@@ -314,26 +360,11 @@ impl LongAnswer {
 // === impl Mapped ===
 
 impl Mapped<'_> {
-    /// Its length when encoded, of a message that of its tag. A 0 is left out, as in every message of this syntax.
-    fn len(&self) -> usize {
-        match self {
-            Self::Nothing | Self::Number(_, 0) => 0,
-            Self::Same(raw) => raw.len(),
-            Self::Number(_, number) => 1 + encoded_len_varint(*number),
-            Self::Bytes(_, bytes) | Self::Message(_, _, bytes) => {
-                1 + encoded_len_varint(bytes.len() as u64) + bytes.len()
-            }
-        }
-    }
-
     fn put(&self, out: &mut BytesMut) {
         match self {
             Self::Nothing | Self::Number(_, 0) => {}
             Self::Same(raw) => out.put_slice(raw),
-            Self::Number(number, value) => {
-                encode_varint(number << 3, out);
-                encode_varint(*value, out);
-            }
+            Self::Number(number, value) => wire::put_number(*number, *value, out),
             Self::Bytes(number, bytes) | Self::Message(number, _, bytes) => {
                 wire::begin(*number, bytes.len(), out);
                 out.put_slice(bytes);
