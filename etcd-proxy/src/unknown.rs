@@ -74,6 +74,17 @@ pub enum Refusal {
     },
     /// More levels of nested messages than allowed, yet fewer than Go refuses.
     TooDeep,
+    /// More messages than allowed.
+    TooMany,
+}
+
+/// How much of a request is decoded. An empty message takes two bytes, and a hundred times as many when it is decoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Levels of messages below the request.
+    pub depth: usize,
+    /// Messages on all of these levels together.
+    pub messages: usize,
 }
 
 #[derive(Debug)]
@@ -181,12 +192,12 @@ impl Schema {
         }
     }
 
-    /// Looks through an encoded message of type `root`, with at most `max_depth` levels of messages below it.
+    /// Looks through an encoded message of type `root`, with at most so many messages below it.
     ///
     /// # Errors
     /// The first reason to refuse it.
-    pub fn scan(&self, root: MessageId, bytes: &[u8], max_depth: usize) -> Result<(), Refusal> {
-        self.walk(root, bytes, max_depth, Unknown::Refused)
+    pub fn scan(&self, root: MessageId, bytes: &[u8], bounds: Bounds) -> Result<(), Refusal> {
+        self.walk(root, bytes, bounds, Unknown::Refused)
     }
 
     /// The same for a message in which an unknown field does no harm. Groups, which no message here has, are malformed: they
@@ -194,21 +205,23 @@ impl Schema {
     ///
     /// # Errors
     /// The first reason not to decode it.
-    pub fn check(&self, root: MessageId, bytes: &[u8], max_depth: usize) -> Result<(), Refusal> {
-        self.walk(root, bytes, max_depth, Unknown::Skipped)
+    pub fn check(&self, root: MessageId, bytes: &[u8], bounds: Bounds) -> Result<(), Refusal> {
+        self.walk(root, bytes, bounds, Unknown::Skipped)
     }
 
-    fn walk(&self, root: MessageId, bytes: &[u8], max_depth: usize, unknown: Unknown) -> Result<(), Refusal> {
+    fn walk(&self, root: MessageId, bytes: &[u8], bounds: Bounds, unknown: Unknown) -> Result<(), Refusal> {
         let mut cursor = Cursor { bytes, at: 0 };
         let mut current = (root, bytes.len());
         let mut parents: Vec<(MessageId, usize)> = Vec::new();
         let mut too_deep = false;
+        let mut messages = 0;
         loop {
             let (id, end) = current;
             if cursor.at == end {
                 match parents.pop() {
                     Some(parent) => current = parent,
                     None if too_deep => return Err(Refusal::TooDeep),
+                    None if messages > bounds.messages => return Err(Refusal::TooMany),
                     None => return Ok(()),
                 }
                 continue;
@@ -240,7 +253,8 @@ impl Schema {
                     if parents.len() >= GO_DEPTH {
                         return Err(Refusal::Malformed);
                     }
-                    too_deep |= parents.len() > max_depth;
+                    too_deep |= parents.len() > bounds.depth;
+                    messages += 1;
                     current = (child, cursor.at + length);
                 }
                 (VARINT, _) if unknown == Unknown::Skipped => {
@@ -371,6 +385,9 @@ impl Refusal {
     fn with(self, malformed: &'static str) -> Status {
         match self {
             Self::Malformed | Self::TooDeep => Status::internal(malformed),
+            Self::TooMany => Status::resource_exhausted(
+                "etcd-proxy: the request holds more messages than any that makes sense, and is refused before it is decoded",
+            ),
             Self::Unknown { message, field } => Status::unimplemented(format!(
                 "etcd-proxy: field {field} of {message} is unknown here and may carry a key, so the request is refused; a newer etcd-proxy may know it"
             )),
@@ -398,7 +415,7 @@ mod tests {
 
     fn scan(name: &str, bytes: &[u8]) -> Result<(), Refusal> {
         let schema = schema().unwrap();
-        schema.scan(schema.message(name).unwrap(), bytes, 300)
+        schema.scan(schema.message(name).unwrap(), bytes, Bounds { depth: 300, messages: 1000 })
     }
 
     fn unknown(message: &str, field: u64) -> Result<(), Refusal> {
@@ -486,7 +503,8 @@ mod tests {
     fn what_does_no_harm_is_passed_over_but_for_groups() {
         let check = |bytes: &[u8]| {
             let schema = schema().unwrap();
-            schema.check(schema.message("grpc.health.v1.HealthCheckRequest").unwrap(), bytes, 1)
+            let bounds = Bounds { depth: 1, messages: 1 };
+            schema.check(schema.message("grpc.health.v1.HealthCheckRequest").unwrap(), bytes, bounds)
         };
         // Field 15: a varint, eight bytes, some bytes, four bytes; and the known one.
         for bytes in [&[0x78, 1][..], &[0x79, 1, 2, 3, 4, 5, 6, 7, 8], &[0x7a, 1, 0x7b], &[0x7d, 1, 2, 3, 4], &[10, 0]]
@@ -515,6 +533,28 @@ mod tests {
         assert_eq!(scan("etcdserverpb.TxnRequest", &nest(151)), Err(Refusal::TooDeep));
         assert_eq!(scan("etcdserverpb.TxnRequest", &nest(4_990)), Err(Refusal::TooDeep));
         assert_eq!(scan("etcdserverpb.TxnRequest", &nest(6_000)), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn messages_are_counted_on_all_levels() {
+        let ops = |count: usize| [0x12, 0].repeat(count);
+        let nested = |inner: Vec<u8>| {
+            let mut op = vec![0x22];
+            prost::encode_length_delimiter(inner.len(), &mut op).unwrap();
+            op.extend(inner);
+            let mut txn = vec![0x1a];
+            prost::encode_length_delimiter(op.len(), &mut txn).unwrap();
+            txn.extend(op);
+            txn
+        };
+        assert_eq!(scan("etcdserverpb.TxnRequest", &ops(1000)), Ok(()));
+        assert_eq!(scan("etcdserverpb.TxnRequest", &ops(1001)), Err(Refusal::TooMany));
+        assert_eq!(scan("etcdserverpb.TxnRequest", &nested(ops(998))), Ok(()));
+        assert_eq!(scan("etcdserverpb.TxnRequest", &nested(ops(999))), Err(Refusal::TooMany));
+        // Fields of one message that come again and again are merged, one by one.
+        assert_eq!(scan("etcdserverpb.RequestOp", &[0x0a, 0].repeat(1001)), Err(Refusal::TooMany));
+        // What is malformed is found first, wherever it is.
+        assert_eq!(scan("etcdserverpb.TxnRequest", &[ops(2000), vec![0x12]].concat()), Err(Refusal::Malformed));
     }
 
     /// What the scan passes the decoder understands, and what the scan calls malformed no encoder makes.

@@ -11,12 +11,12 @@ use http_body::Frame;
 use tonic::{Status, body::Body};
 
 use super::framing::{Frames, put_bytes};
-use crate::unknown;
+use crate::unknown::{self, Bounds};
 
 /// The longest request: a name and little else.
 const LIMIT: usize = 64 * 1024;
-/// Levels of messages below a request: a request of reflection has an `ExtensionRequest`.
-const MAX_DEPTH: usize = 1;
+/// A request of reflection has an `ExtensionRequest`, and that has none.
+const BOUNDS: Bounds = Bounds { depth: 1, messages: 1000 };
 
 /// What was wrong with a request, for whoever ends its answer: not every service says so itself.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ impl Seen {
         let internal = |error: unknown::SchemaError| Status::internal(error.to_string());
         let schema = unknown::schema().map_err(internal)?;
         let id = schema.message(self.name).map_err(internal)?;
-        schema.check(id, message, MAX_DEPTH).map_err(unknown::Refusal::in_stream)
+        schema.check(id, message, BOUNDS).map_err(unknown::Refusal::in_stream)
     }
 
     /// What is whole of the messages that have arrived, frame by frame, up to one with something wrong in it.

@@ -14,11 +14,16 @@ use crate::{
     error::EtcdError,
     grpc::framing,
     limits::Amount,
-    unknown::{MessageId, Refusal, Schema, SchemaError},
+    unknown::{Bounds, MessageId, Refusal, Schema, SchemaError},
 };
 
 /// Levels of messages below a request: 128 Txns nest by way of as many operations, and their leaves have one level more.
 pub(super) const MAX_DEPTH: usize = 2 * 128 + 2;
+/// Messages in a request, on all levels, for each operation that a Txn may have on one: five are a comparison and an operation in
+/// either branch. etcd has no such bound, since it counts when all is decoded.
+const MESSAGES_PER_OP: usize = 64;
+/// Of a message of a stream, in which few messages are.
+const STREAMED: Bounds = Bounds { depth: MAX_DEPTH, messages: 1000 };
 
 /// How the messages of one RPC are checked and changed.
 pub trait Rpc: Send + Sync + 'static {
@@ -88,8 +93,12 @@ impl<R: Rpc> Typed<R> {
 
 impl<R: Rpc> Rewriter for Typed<R> {
     fn request(&self, view: &View<'_>, message: &Bytes, out: &mut BytesMut) -> Result<(), Interrupt> {
-        let decode = if R::STREAMED { decode_streamed } else { decode_request };
-        let mut request: R::Request = decode(self.schema, self.request, message)?;
+        let mut request: R::Request = if R::STREAMED {
+            decode_streamed(self.schema, self.request, message)?
+        } else {
+            let bounds = Bounds { depth: MAX_DEPTH, messages: view.max_txn_ops.saturating_mul(MESSAGES_PER_OP) };
+            decode_request(self.schema, self.request, message, bounds)?
+        };
         R::check(view, &request)?;
         R::request(view, &mut request)?;
         encode(&request, out)
@@ -125,10 +134,16 @@ impl<R: Rpc> Call for Typed<R> {
 }
 
 /// The message of a unary request.
-fn decode_request<M: Message + Default>(schema: &Schema, id: MessageId, message: &Bytes) -> Result<M, Interrupt> {
-    decode(schema, id, message).map_err(|refusal| match refusal {
-        // Only Txns nest. Every level below the first takes at least one operation, of which there are too few.
-        Refusal::TooDeep => EtcdError::TooManyOps.into(),
+fn decode_request<M: Message + Default>(
+    schema: &Schema,
+    id: MessageId,
+    message: &Bytes,
+    bounds: Bounds,
+) -> Result<M, Interrupt> {
+    decode(schema, id, message, bounds).map_err(|refusal| match refusal {
+        // Only Txns nest, and only they hold many messages. Every level below the first takes at least one operation, of which
+        // there are too few.
+        Refusal::TooDeep | Refusal::TooMany => EtcdError::TooManyOps.into(),
         refusal => Interrupt::Refused(refusal.in_unary()),
     })
 }
@@ -139,12 +154,12 @@ pub(super) fn decode_streamed<M: Message + Default>(
     id: MessageId,
     message: &Bytes,
 ) -> Result<M, Interrupt> {
-    decode(schema, id, message).map_err(|refusal| Interrupt::Refused(refusal.in_stream()))
+    decode(schema, id, message, STREAMED).map_err(|refusal| Interrupt::Refused(refusal.in_stream()))
 }
 
 /// Looks for unknown fields, then decodes.
-fn decode<M: Message + Default>(schema: &Schema, id: MessageId, message: &Bytes) -> Result<M, Refusal> {
-    schema.scan(id, message, MAX_DEPTH)?;
+fn decode<M: Message + Default>(schema: &Schema, id: MessageId, message: &Bytes, bounds: Bounds) -> Result<M, Refusal> {
+    schema.scan(id, message, bounds)?;
     // What the scan has passed fails here for invalid UTF-8 only.
     M::decode(message.clone()).map_err(|_| Refusal::Malformed)
 }

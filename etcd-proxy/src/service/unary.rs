@@ -21,12 +21,12 @@ use crate::{
     metrics::add_bytes,
     rewrite::{Call, Interrupt, LongAnswer, View},
     tenant::Tenant,
-    unknown::{self, Refusal},
+    unknown::{self, Bounds, Refusal},
 };
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
-/// Levels of messages below a request that is carried out here: `ProclaimRequest` has a `LeaderKey`.
-const MAX_DEPTH: usize = 1;
+/// Of the requests that are carried out here: `ProclaimRequest` has a `LeaderKey`, and that has none.
+const BOUNDS: Bounds = Bounds { depth: 1, messages: 1000 };
 /// What there is of an answer that is not passed on piece by piece: it, and the frame that is made of it.
 const COPIES: usize = 2;
 /// Answers up to this length take no share of the memory: their number is bounded.
@@ -336,7 +336,7 @@ impl OwnCall<'_> {
     fn decode<M: Message + Default>(&self, name: &str, refused: fn(Refusal) -> Status) -> Result<M, Status> {
         let schema = unknown::schema().map_err(|error| Status::internal(error.to_string()))?;
         let id = schema.message(name).map_err(|error| Status::internal(error.to_string()))?;
-        schema.scan(id, &self.message, MAX_DEPTH).map_err(refused)?;
+        schema.scan(id, &self.message, BOUNDS).map_err(refused)?;
         M::decode(self.message.clone()).map_err(|_| refused(Refusal::Malformed))
     }
 

@@ -1,4 +1,4 @@
-//! Messages that nest further than any stack goes.
+//! Messages that nest further than any stack goes, and those that hold more than fits.
 
 use http::{Request, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full};
@@ -64,4 +64,23 @@ async fn messages_without_a_floor_end_nothing_but_their_call() {
     let status = ask(&proxy, "/grpc.health.v1.Health/Check", &unknown).await;
     assert_eq!(status.code(), Code::Ok, "{status:?}");
     assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
+}
+
+/// An empty operation takes two bytes on its way. It is not decoded to be counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_empty_operations_are_refused_before_they_take_memory() {
+    const OPERATIONS: usize = 700_000;
+    const MIB: u64 = 1 << 20;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let before = proxy.program.most_resident();
+    let flat = field(2, &[]).repeat(OPERATIONS);
+    let nested = field(2, &field(4, &flat));
+    for txn in [flat, nested] {
+        let status = ask(&proxy, "/etcdserverpb.KV/Txn", &txn).await;
+        let refused = "etcdserver: too many operations in txn request";
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, refused));
+    }
+    let growth = proxy.program.most_resident() - before;
+    assert!(growth < 30 * MIB, "grown by {} MiB", growth / MIB);
 }
