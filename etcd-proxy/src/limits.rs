@@ -92,6 +92,11 @@ impl Limits {
         let (key, range_end) = prefix.keys();
         let subject = Subject { what: "keys", key, range_end, strip: Some(prefix.as_bytes().len()) };
         let storage = (Account::new(quota, refused), subject);
+        // What bounds requests is what they hit.
+        let (in_flight, refused_requests) = match settings.concurrent_requests {
+            Some(most) => (Some(most), &hits.concurrent_requests),
+            None => (settings.streams, &hits.streams),
+        };
         let leases = settings.leases.map(|most| {
             let quota = Quota { keys: signed(Some(most)), bytes: None };
             let refused = Refused { keys: hits.leases.clone(), bytes: Counter::default() };
@@ -101,10 +106,7 @@ impl Limits {
         Self {
             settings,
             rate: settings.requests_per_second.map(|rate| Rate::new(rate.per_second, rate.burst)),
-            in_flight: Arc::new(Tally::new(
-                settings.concurrent_requests.or(settings.streams).map(NonZeroUsize::get),
-                hits.concurrent_requests.clone(),
-            )),
+            in_flight: Arc::new(Tally::new(in_flight.map(NonZeroUsize::get), refused_requests.clone())),
             streams: Arc::new(Tally::new(settings.streams.map(NonZeroUsize::get), hits.streams.clone())),
             watches: Arc::new(Tally::new(settings.watches.map(NonZeroUsize::get), hits.watches.clone())),
             storage,
@@ -235,4 +237,26 @@ impl Limits {
 
 fn signed(most: Option<NonZeroUsize>) -> Option<i64> {
     most.map(|most| i64::try_from(most.get()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::MetaLayout;
+
+    #[test]
+    fn requests_hit_what_bounds_them() {
+        let prefix = Prefix::new("/t/").unwrap();
+        let keys = MetaLayout::new(Prefix::new("/meta/").unwrap()).tenant(&prefix);
+        let one = NonZeroUsize::new(1);
+        let hit = |concurrent_requests| {
+            let settings = LimitSettings { concurrent_requests, streams: one, ..Default::default() };
+            let limits = Limits::new(settings, &prefix, &keys);
+            let _first = limits.unary().unwrap();
+            limits.unary().unwrap_err();
+            (limits.hits.concurrent_requests.get(), limits.hits.streams.get())
+        };
+        assert_eq!(hit(one), (1, 0));
+        assert_eq!(hit(None), (0, 1));
+    }
 }
