@@ -15,7 +15,7 @@ use super::{
 /// Bytes of a piece, about.
 const PIECE: usize = 64 * 1024;
 /// Levels of messages: 128 Txns nest by way of as many operations, with what stands in the last.
-const MAX_DEPTH: usize = 2 * 128 + 4;
+pub(super) const MAX_DEPTH: usize = 2 * 128 + 4;
 /// Compressed flag and length.
 const FRAME: usize = 5;
 

@@ -5,10 +5,13 @@ use proto::etcdserverpb::{
     RangeStreamResponse, RequestOp, TxnRequest, TxnResponse,
     compare::{CompareResult, CompareTarget, TargetUnion},
     request_op::Request,
-    response_op::Response,
 };
 
-use super::{Interrupt, Rpc, Shape, View};
+use super::{
+    Interrupt, Rpc, Shape, View,
+    answer::MAX_DEPTH,
+    wire::{self, Value},
+};
 use crate::{
     error::{EtcdError, Unsupported},
     limits::Amount,
@@ -103,8 +106,8 @@ impl Rpc for Put {
         if request.ignore_value { Amount::NOTHING } else { added(request) }
     }
 
-    fn written(response: &PutResponse) -> Option<i64> {
-        Some(response.header?.revision)
+    fn has_put(_: &[u8]) -> Result<bool, Interrupt> {
+        Ok(true)
     }
 }
 
@@ -154,8 +157,8 @@ impl Rpc for Txn {
         success.most(failure)
     }
 
-    fn written(response: &TxnResponse) -> Option<i64> {
-        puts(response).then_some(response.header?.revision)
+    fn has_put(answer: &[u8]) -> Result<bool, Interrupt> {
+        has_put(answer, MAX_DEPTH)
     }
 }
 
@@ -167,13 +170,27 @@ fn op_adds(op: &RequestOp, added: &mut dyn FnMut(&PutRequest) -> Amount) -> Amou
     }
 }
 
-/// Whether a Txn has put a key.
-fn puts(response: &TxnResponse) -> bool {
-    response.responses.iter().any(|op| match &op.response {
-        Some(Response::ResponsePut(_)) => true,
-        Some(Response::ResponseTxn(txn)) => puts(txn),
-        Some(Response::ResponseRange(_) | Response::ResponseDeleteRange(_)) | None => false,
-    })
+/// Whether a Txn with so many levels of messages has put a key, by its encoded answer, of which what it has read may be most.
+fn has_put(mut answer: &[u8], levels: usize) -> Result<bool, Interrupt> {
+    // TxnResponse and ResponseOp
+    const RESPONSES: u64 = 3;
+    const PUT: u64 = 2;
+    const TXN: u64 = 4;
+    let levels = levels.checked_sub(2).ok_or_else(wire::malformed)?;
+    while let Some(field) = wire::next(&mut answer)? {
+        let (RESPONSES, Value::Bytes(mut op)) = (field.number, field.value) else { continue };
+        while let Some(field) = wire::next(&mut op)? {
+            let put = match (field.number, field.value) {
+                (PUT, _) => true,
+                (TXN, Value::Bytes(txn)) => has_put(txn, levels)?,
+                _ => false,
+            };
+            if put {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn range_keys(view: &View<'_>, request: &mut RangeRequest) {

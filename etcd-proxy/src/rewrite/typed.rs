@@ -9,7 +9,7 @@ use prost::Message;
 use proto::etcdserverpb::PutRequest;
 use tonic::Status;
 
-use super::{Call, Interrupt, LongAnswer, Rewriter, Shape, View};
+use super::{Call, Interrupt, LongAnswer, Rewriter, Shape, View, wire};
 use crate::{
     error::EtcdError,
     grpc::framing,
@@ -65,9 +65,12 @@ pub trait Rpc: Send + Sync + 'static {
         Amount::NOTHING
     }
 
-    /// The revision that the request wrote, if it put a key.
-    fn written(_response: &Self::Response) -> Option<i64> {
-        None
+    /// Whether the request put a key, by its encoded answer.
+    ///
+    /// # Errors
+    /// When that cannot be decoded.
+    fn has_put(_answer: &[u8]) -> Result<bool, Interrupt> {
+        Ok(false)
     }
 }
 
@@ -126,10 +129,14 @@ impl<R: Rpc> Call for Typed<R> {
     }
 
     fn written(&self, message: &Bytes) -> Option<i64> {
-        match R::PUTS {
-            true => R::written(&R::Response::decode(message.clone()).ok()?),
-            false => None,
+        // ResponseHeader
+        const HEADER: u64 = 1;
+        const REVISION: u64 = 3;
+        if !R::PUTS || !R::has_put(message).ok()? {
+            return None;
         }
+        let header = wire::bytes(message, HEADER).ok()??;
+        Some(wire::number(header, REVISION).ok()?.cast_signed())
     }
 }
 
