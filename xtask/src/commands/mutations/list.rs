@@ -124,7 +124,7 @@ pub(super) const MUTATIONS: [Mutation; 17] = [
         what: "LeaseLeases lists the leases of everybody",
         file: "service/lease.rs",
         from: "    let (key, range_end) = call.tenant.keys().lease_marks();\n",
-        to: "    if let Ok(all) = call.ask::<LeaseLeasesResponse>(&LeaseLeasesRequest {}).await {\n        return answer(&all);\n    }\n    let (key, range_end) = call.tenant.keys().lease_marks();\n",
+        to: "    if let Ok(all) = call.ask::<LeaseLeasesResponse>(&LeaseLeasesRequest {}).await {\n        return Ok(Answer { frame: answer(&all)?, share: None });\n    }\n    let (key, range_end) = call.tenant.keys().lease_marks();\n",
     },
     Mutation {
         name: "watch-below-watermark",
