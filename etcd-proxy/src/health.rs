@@ -3,6 +3,8 @@
 //! Probes ask when they are asked: nothing polls the upstream in the background. They use the tenant's own services, so that
 //! what they find is what a client would find.
 
+mod rpcs;
+
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -19,20 +21,10 @@ use proto::etcdserverpb::{
 use serde::Serialize;
 use tokio::time::timeout;
 use tonic::{Code, Status, body::Body};
-use tonic_health::{
-    ServingStatus,
-    pb::health_server::HealthServer,
-    server::{HealthReporter, HealthService as ReportedHealth},
-};
 use tower::Service;
 
+pub use self::rpcs::{HEALTH_PATHS, HealthService, grpc_health, report};
 use crate::{drain::Shutdown, gate::Gate, tenant::Tenant};
-
-/// The gRPC health service.
-pub type HealthService = HealthServer<ReportedHealth>;
-
-/// The whole server, as grpc.health.v1 names it and as etcd reports it.
-const WHOLE_SERVER: &str = "";
 
 /// How long the upstream gets to answer a probe. Kubernetes' own timeout is 1 s unless set; etcd waits 7 s for `/health`.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -64,20 +56,6 @@ struct Versions {
     etcdcluster: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     storage: String,
-}
-
-/// Creates the gRPC health service, not serving, and what reports to it.
-pub async fn grpc_health() -> (HealthReporter, HealthService) {
-    let reporter = HealthReporter::new();
-    report(&reporter, false).await;
-    let service = HealthServer::new(ReportedHealth::from_health_reporter(reporter.clone()));
-    (reporter, service)
-}
-
-/// Tells grpc.health.v1 whether the server serves.
-pub async fn report(reporter: &HealthReporter, serving: bool) {
-    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-    reporter.set_service_status(WHOLE_SERVER, status).await;
 }
 
 // === impl Probes ===

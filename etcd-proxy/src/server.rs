@@ -32,7 +32,7 @@ pub use self::{
     metrics::ConnectionMetrics,
     places::Standing,
     process::ProcessCollector,
-    routes::{ClientRoutes, HEALTH_PATHS, MetricsRoutes},
+    routes::{ClientRoutes, MetricsRoutes},
 };
 use crate::{config::ConnectionSettings, drain::Shutdown, grpc::Calls, tls::ServerTlsSource};
 

@@ -11,17 +11,10 @@ use tower::Service;
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
-    grpc::{Deadline, Seen, malformed, until_closing::UntilClosing, until_end::until_end},
-    health::{HealthService, Probes},
+    grpc::until_end::until_end,
+    health::{HEALTH_PATHS, HealthService, Probes},
     traces::CallTracer,
 };
-
-/// Path of the methods of grpc.health.v1.
-const HEALTH: &str = "/grpc.health.v1.Health/";
-/// They themselves.
-pub const HEALTH_PATHS: [&str; 2] = ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"];
-/// Full name of their requests.
-const HEALTH_REQUEST: &str = "grpc.health.v1.HealthCheckRequest";
 
 /// Routes of the client listeners.
 #[derive(Clone)]
@@ -67,21 +60,16 @@ where
     S::Future: Send + 'static,
 {
     fn rpc(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        if !request.uri().path().starts_with(HEALTH) {
-            let answer = self.tenant.clone().call(request);
-            return Box::pin(async move { infallible(answer.await) });
+        if HEALTH_PATHS.contains(&request.uri().path()) {
+            return Box::pin(self.health.clone().answer(request, self.shutdown.closing().clone()));
         }
-        let deadline = match Deadline::from_client(request.headers()) {
-            Ok(deadline) => deadline,
-            Err(status) => return Box::pin(std::future::ready(malformed(status))),
-        };
-        let request = request.map(|body| Body::new(Seen::new(body, HEALTH_REQUEST)));
-        let answer = self.health.clone().call(request);
-        let closing = self.shutdown.closing().clone();
-        // Health/Watch does not end by itself. The tenant's services see to their own streams.
-        Box::pin(
-            async move { infallible(answer.await).map(|body| Body::new(UntilClosing::new(body, closing, deadline))) },
-        )
+        let answer = self.tenant.clone().call(request);
+        Box::pin(async move {
+            match answer.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        })
     }
 }
 
@@ -143,13 +131,6 @@ where
     fn handle(&self, request: Request<Incoming>, _: Peer) -> Self::Future {
         let probes = self.probes.clone();
         Box::pin(async move { probes.metrics(request.method(), request.uri()).await.map(Body::new) })
-    }
-}
-
-fn infallible<T>(result: Result<T, Infallible>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(never) => match never {},
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use tonic::Status;
+use tonic_health::pb::health_server::SERVICE_NAME as HEALTH;
 
 use super::reflection::{self, Reflection};
 use crate::{
@@ -134,11 +135,13 @@ impl Methods {
 
     /// What grpc-go says of a path that leads nowhere.
     pub(super) fn unknown(&self, path: &str) -> Status {
+        let serves = |service| {
+            service == HEALTH
+                || self.by_path.values().any(|known| split(known.path).is_some_and(|(known, _)| known == service))
+        };
         match split(path) {
             None => Status::unimplemented(format!("malformed method name: \"{}\"", path.escape_default())),
-            Some((service, method))
-                if self.by_path.values().any(|known| split(known.path).is_some_and(|(known, _)| known == service)) =>
-            {
+            Some((service, method)) if serves(service) => {
                 Status::unimplemented(format!("unknown method {method} for service {service}"))
             }
             Some((service, _)) => Status::unimplemented(format!("unknown service {service}")),
@@ -293,6 +296,10 @@ mod tests {
         assert_eq!(
             methods.unknown("/etcdserverpb.KV/Nope").message(),
             "unknown method Nope for service etcdserverpb.KV"
+        );
+        assert_eq!(
+            methods.unknown("/grpc.health.v1.Health/Nope").message(),
+            "unknown method Nope for service grpc.health.v1.Health"
         );
         assert_eq!(methods.unknown("/foo.Bar/Baz").message(), "unknown service foo.Bar");
         assert_eq!(methods.unknown("/foo").message(), "malformed method name: \"/foo\"");

@@ -12,7 +12,9 @@ use proto::etcdserverpb::{
 use proto::v3lockpb::{LockRequest, lock_client::LockClient};
 use tempfile::TempDir;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_stream::StreamExt as _;
 use tonic::{Code, Status};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
     child::{Etcd, Program, Proxy, binary, etcdctl, eventually, fails, free_address},
@@ -191,6 +193,26 @@ async fn idle_streams_are_bounded() {
     open(PLACES - 1).await;
     idle(&proxy, 0, &mut streams);
     open(PLACES).await;
+}
+
+/// Who watches the health of the server counts as nothing of the tenant's, but there is an end to them.
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_of_the_health_are_bounded() {
+    const PLACES: usize = 128;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let mut health = HealthClient::new(proxy.channel());
+    let mut watches = Vec::new();
+    for _ in 0..PLACES {
+        let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+        watch.next().await.unwrap().unwrap();
+        watches.push(watch);
+    }
+    let refused = health.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "etcdserver: too many requests"));
+    health.check(HealthCheckRequest::default()).await.unwrap();
+    watches.pop();
+    eventually("a place gets free", async || health.watch(HealthCheckRequest::default()).await.ok()).await;
 }
 
 /// What etcd has sent since it started, in bytes.

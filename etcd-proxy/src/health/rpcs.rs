@@ -1,0 +1,101 @@
+//! grpc.health.v1, whose calls are nobody's in particular and count as no tenant's: so they have bounds of their own.
+
+use std::{convert::Infallible, sync::Arc};
+
+use http::{Request, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, body::Body};
+use tonic_health::{
+    ServingStatus,
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService as Reported},
+};
+use tower::Service as _;
+
+use crate::{
+    error::EtcdError,
+    grpc::{
+        Deadline, Seen, malformed,
+        until_closing::UntilClosing,
+        until_end::{OnEnd, until_end},
+    },
+};
+
+/// The paths of the methods.
+pub const HEALTH_PATHS: [&str; 2] = [CHECK, WATCH];
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+/// Full name of their requests.
+const REQUEST: &str = "grpc.health.v1.HealthCheckRequest";
+
+/// The whole server, as grpc.health.v1 names it and as etcd reports it.
+const WHOLE_SERVER: &str = "";
+
+/// Most Watch streams at a time. They are of balancers and operators, of whom there are few.
+const WATCHES: usize = 128;
+
+/// The gRPC health service. Cheap to clone; all clones share its places.
+#[derive(Clone, Debug)]
+pub struct HealthService {
+    server: HealthServer<Reported>,
+    watches: Arc<Semaphore>,
+}
+
+/// What a call holds until it has ended.
+struct Place(Option<OwnedSemaphorePermit>);
+
+/// Creates the gRPC health service, not serving, and what reports to it.
+pub async fn grpc_health() -> (HealthReporter, HealthService) {
+    let reporter = HealthReporter::new();
+    report(&reporter, false).await;
+    let server = HealthServer::new(Reported::from_health_reporter(reporter.clone()));
+    (reporter, HealthService { server, watches: Arc::new(Semaphore::new(WATCHES)) })
+}
+
+/// Tells grpc.health.v1 whether the server serves.
+pub async fn report(reporter: &HealthReporter, serving: bool) {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    reporter.set_service_status(WHOLE_SERVER, status).await;
+}
+
+// === impl HealthService ===
+
+impl HealthService {
+    /// Answers a call of one of [`HEALTH_PATHS`], which ends at the latest with the process: Watch does not by itself.
+    pub async fn answer(mut self, request: Request<Body>, closing: CancellationToken) -> Response<Body> {
+        let deadline = match Deadline::from_client(request.headers()) {
+            Ok(deadline) => deadline,
+            Err(status) => return malformed(status),
+        };
+        // Before the request has come, which it need not.
+        let place = match self.place(request.uri().path()) {
+            Ok(place) => place,
+            Err(refused) => return Status::from(refused).into_http(),
+        };
+        let request = request.map(|body| Body::new(Seen::new(body, REQUEST)));
+        let response = infallible(self.server.call(request).await);
+        until_end(response.map(|body| Body::new(UntilClosing::new(body, closing, deadline))), place)
+    }
+
+    fn place(&self, path: &str) -> Result<Place, EtcdError> {
+        if path != WATCH {
+            return Ok(Place(None));
+        }
+        let place = self.watches.clone().try_acquire_owned().map_err(|_full| EtcdError::TooManyRequests)?;
+        Ok(Place(Some(place)))
+    }
+}
+
+impl OnEnd for Place {
+    fn end(&mut self, _: Code) {
+        self.0 = None;
+    }
+}
+
+fn infallible<T>(result: Result<T, Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(never) => match never {},
+    }
+}
