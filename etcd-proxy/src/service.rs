@@ -107,14 +107,19 @@ impl Router {
         self.methods.paths()
     }
 
+    /// Holds a call against the tenant's rate of requests.
+    fn request(&self) -> Result<(), EtcdError> {
+        if self.limited { self.tenant.limits().request() } else { Ok(()) }
+    }
+
     /// Holds a call against the limits of the tenant's requests. A unary call is under way until its client has the answer, and
     /// its place lives as long; a stream keeps its place in `call`.
     fn enter(&self, method: &Method, call: &mut Call) -> Result<Option<Present>, EtcdError> {
+        self.request()?;
         if !self.limited {
             return Ok(None);
         }
         let limits = self.tenant.limits();
-        limits.request()?;
         match method.action {
             Action::Unary(Unary::Own(own)) if own.waits() => call.keep(limits.stream()?),
             Action::Unary(_) => return limits.unary().map(Some),
@@ -134,7 +139,12 @@ impl Router {
             Err(status) => return malformed(status),
         };
         let Some(method) = self.methods.get(request.uri().path()) else {
-            return self.methods.unknown(request.uri().path()).into_http();
+            // A flood of these is not to be free.
+            return match self.request() {
+                Ok(()) => self.methods.unknown(request.uri().path()),
+                Err(refused) => refused.into(),
+            }
+            .into_http();
         };
         let mut call = method.metrics.start();
         let under_way = match self.enter(method, &mut call) {

@@ -18,6 +18,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
     child::{Etcd, Program, Proxy, binary, etcdctl, eventually, fails, free_address},
+    deep::ask,
     http::get,
 };
 
@@ -213,6 +214,23 @@ async fn watchers_of_the_health_are_bounded() {
     health.check(HealthCheckRequest::default()).await.unwrap();
     watches.pop();
     eventually("a place gets free", async || health.watch(HealthCheckRequest::default()).await.ok()).await;
+}
+
+/// A method that there is not is asked for as often as one that there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_methods_count_as_requests() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-requests-per-second=1", "--max-requests-burst=3"]).await;
+    let ask = async || ask(&proxy, "/etcdserverpb.KV/Nope", b"").await;
+    let answer = ask().await;
+    assert_eq!(
+        (answer.code(), answer.message()),
+        (Code::Unimplemented, "unknown method Nope for service etcdserverpb.KV")
+    );
+    let refused = async || (ask().await.code() == Code::ResourceExhausted).then_some(());
+    eventually("they are refused", refused).await;
+    let usage = usage(&proxy.metrics).await;
+    assert!(usage["hits.maxRequestsPerSecond"].as_u64() >= Some(1), "{usage:?}");
 }
 
 /// What etcd has sent since it started, in bytes.
