@@ -187,7 +187,7 @@ impl Router {
                 Box::pin(snapshot::serve(&self.tenant, client(request), call)).await
             }
             Action::Reflect(reflection) => {
-                Ok(Box::pin(reflection::serve(reflection, request, deadline, call, self.tenant.stop().clone())).await)
+                Ok(Box::pin(reflection::serve(reflection, request, deadline, call, &self.tenant, self.limited)).await)
             }
             Action::Unary(kind) => {
                 let client = client(request);

@@ -22,7 +22,7 @@ const BOUNDS: Bounds = Bounds { depth: 1, messages: 1000 };
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<OnceLock<Status>>);
 
-/// A request's body of messages that can be decoded without a thought to the stack.
+/// A request's body of messages that can be decoded without a thought to the stack. Each comes in a frame of its own.
 pub struct Seen {
     body: Body,
     frames: Frames,
@@ -60,23 +60,19 @@ impl Seen {
         schema.check(id, message, BOUNDS).map_err(unknown::Refusal::in_stream)
     }
 
-    /// What is whole of the messages that have arrived, frame by frame, up to one with something wrong in it.
-    fn whole(&mut self) -> BytesMut {
-        let mut out = BytesMut::new();
-        loop {
-            let message = match self.frames.message() {
-                Ok(Some(message)) => message,
-                Ok(None) => return out,
-                Err(status) => {
-                    self.failed(status);
-                    return out;
-                }
-            };
-            if let Err(status) = self.look(&message).and_then(|()| put_bytes(&message, &mut out)) {
-                self.failed(status);
-                return out;
-            }
-        }
+    /// The frame of the next message that has arrived whole, if there is nothing wrong with it.
+    fn next(&mut self) -> Option<Bytes> {
+        let framed = self.frames.message().and_then(|message| {
+            let Some(message) = message else { return Ok(None) };
+            self.look(&message)?;
+            let mut frame = BytesMut::new();
+            put_bytes(&message, &mut frame)?;
+            Ok(Some(frame.freeze()))
+        });
+        framed.unwrap_or_else(|status| {
+            self.failed(status);
+            None
+        })
     }
 
     /// Notes what is wrong, after which there is nothing more.
@@ -93,18 +89,15 @@ impl http_body::Body for Seen {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         loop {
+            if let Some(frame) = this.next() {
+                return Poll::Ready(Some(Ok(Frame::data(frame))));
+            }
             if let Some(status) = this.fault.status() {
                 return Poll::Ready(Some(Err(status.clone())));
             }
             match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        this.frames.push(data);
-                        let out = this.whole();
-                        if !out.is_empty() {
-                            return Poll::Ready(Some(Ok(Frame::data(out.freeze()))));
-                        }
-                    }
+                    Ok(data) => this.frames.push(data),
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),

@@ -1,12 +1,19 @@
 //! gRPC reflection: the descriptors of what is served here, and of nothing else.
 
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Frame;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
-use tokio_util::sync::CancellationToken;
-use tonic::{Code, body::Body};
+use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use tonic::{Code, Status, body::Body};
 use tonic_reflection::server::Builder;
 use tower::{Service as _, util::BoxCloneSyncService};
 
@@ -17,6 +24,7 @@ use crate::{
         until_end::{OnEnd, until_end},
     },
     metrics::Call,
+    tenant::Tenant,
     unknown::SchemaError,
 };
 
@@ -75,31 +83,89 @@ fn described(set: FileDescriptorSet, serves: impl Fn(&str) -> bool) -> FileDescr
     FileDescriptorSet { file }
 }
 
+/// The requests of a call, up to the end of its answers: the service has a task for them that would go on otherwise, in no
+/// place of the tenant's.
+struct Requests {
+    /// Gone once the call is over.
+    seen: Option<Seen>,
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    tenant: Tenant,
+    /// Whether they count against the tenant's rate of requests.
+    limited: bool,
+    /// One that waits for its turn.
+    waiting: Option<(Frame<Bytes>, Turn)>,
+}
+
+type Turn = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What ends with the answers.
+struct Answers {
+    call: Call,
+    requests: Option<DropGuard>,
+}
+
 /// Answers a call, which ends at the latest with the process.
 pub(super) async fn serve(
     reflection: &Reflection,
     request: Request<Body>,
     deadline: Deadline,
     call: Call,
-    stop: CancellationToken,
+    tenant: &Tenant,
+    limited: bool,
 ) -> Response<Body> {
-    let mut fault = Fault::default();
+    let (mut fault, over) = (Fault::default(), CancellationToken::new());
     let request = request.map(|body| {
         let seen = Seen::new(body, reflection.request);
         fault = seen.fault();
-        Body::new(seen)
+        let over = Box::pin(over.clone().cancelled_owned());
+        Body::new(Requests { seen: Some(seen), over, tenant: tenant.clone(), limited, waiting: None })
     });
+    let answers = Answers { call, requests: Some(over.drop_guard()) };
     let response = match reflection.service.clone().call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     };
+    let stop = tenant.stop().clone();
     // The service ends well with whatever request it cannot read.
-    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop, deadline).unless(fault))), call)
+    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop, deadline).unless(fault))), answers)
 }
 
-impl OnEnd for Call {
+// === impl Requests ===
+
+impl http_body::Body for Requests {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = self.get_mut();
+        if this.over.as_mut().poll(cx).is_ready() {
+            (this.seen, this.waiting) = (None, None);
+        }
+        let Some(seen) = &mut this.seen else { return Poll::Ready(None) };
+        if this.waiting.is_none() {
+            let frame = match ready!(Pin::new(seen).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                other => return Poll::Ready(other),
+            };
+            if !frame.is_data() || !this.limited || this.tenant.limits().message() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            let tenant = this.tenant.clone();
+            this.waiting = Some((frame, Box::pin(async move { tenant.limits().turn().await })));
+        }
+        if let Some((_, turn)) = &mut this.waiting {
+            ready!(turn.as_mut().poll(cx));
+        }
+        Poll::Ready(this.waiting.take().map(|(frame, _)| Ok(frame)))
+    }
+}
+
+// === impl Answers ===
+
+impl OnEnd for Answers {
     fn end(&mut self, code: Code) {
-        Call::end(self, code);
+        self.call.end(code);
+        self.requests = None;
     }
 }
 

@@ -24,7 +24,7 @@ fn put(length: usize) -> PutRequest {
 }
 
 /// A client's connection, which goes on as long as it is kept.
-async fn connect(proxy: &Proxy) -> (h2::client::SendRequest<Bytes>, JoinSet<()>) {
+pub(crate) async fn connect(proxy: &Proxy) -> (h2::client::SendRequest<Bytes>, JoinSet<()>) {
     let connection = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
     let (sender, driver) = h2::client::handshake(connection).await.unwrap();
     let mut connected = JoinSet::new();
@@ -33,7 +33,7 @@ async fn connect(proxy: &Proxy) -> (h2::client::SendRequest<Bytes>, JoinSet<()>)
 }
 
 /// The beginning of a call.
-fn head(method: &str) -> Request<()> {
+pub(crate) fn head(method: &str) -> Request<()> {
     Request::post(format!("http://etcd/{method}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")

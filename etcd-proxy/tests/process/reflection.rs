@@ -1,9 +1,14 @@
 //! gRPC reflection.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    future::poll_fn,
+    time::{Duration, Instant},
+};
 
 use prost::Message as _;
 use prost_types::FileDescriptorProto;
+use tokio::time::timeout;
 use tonic::{Code, Status};
 use tonic_reflection::pb::{
     v1::{
@@ -13,7 +18,10 @@ use tonic_reflection::pb::{
     v1alpha,
 };
 
-use crate::child::{Etcd, Proxy, eventually};
+use crate::{
+    arriving::{connect, head},
+    child::{Etcd, Proxy, SOON, eventually},
+};
 
 async fn ask(proxy: &Proxy, question: MessageRequest) -> MessageResponse {
     answer(proxy, question).await.unwrap()
@@ -103,4 +111,39 @@ async fn reflection_goes_the_way_of_all_calls() {
     proxy.program.signal("TERM");
     let ended = open.message().await.unwrap_err();
     assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "etcdserver: server stopped"));
+}
+
+/// Each request counts as one of the tenant's, and those beyond the rate wait for their turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_keep_to_the_tenants_rate() {
+    const ASKED: usize = 6;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-requests-per-second=1", "--max-requests-burst=3"]).await;
+    let question = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+    let begun = Instant::now();
+    let mut client = ServerReflectionClient::new(proxy.channel());
+    let requests = tokio_stream::iter(vec![request; ASKED]);
+    let mut answers = client.server_reflection_info(requests).await.unwrap().into_inner();
+    for _ in 0..ASKED {
+        timeout(SOON, answers.message()).await.unwrap().unwrap().unwrap();
+    }
+    // One for the stream, two at once.
+    assert!(begun.elapsed() > Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+/// What is done for a stream ends with its answers, whether or not its client has said all it wanted to.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_stream_past_its_deadline() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let (sender, _connected) = connect(&proxy).await;
+    let mut head = head("grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+    head.headers_mut().insert("grpc-timeout", "10m".parse().unwrap());
+    let (response, mut stream) = sender.ready().await.unwrap().send_request(head, false).unwrap();
+    let mut answers = response.await.unwrap().into_body();
+    let trailers = timeout(SOON, poll_fn(|cx| answers.poll_trailers(cx))).await.unwrap().unwrap().unwrap();
+    assert_eq!(Status::from_header_map(&trailers).unwrap().code(), Code::DeadlineExceeded);
+    let reset = timeout(SOON, poll_fn(|cx| stream.poll_reset(cx))).await.expect("the request is let go").unwrap();
+    assert_eq!(reset, h2::Reason::NO_ERROR);
 }
