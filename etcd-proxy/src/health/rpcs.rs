@@ -1,9 +1,12 @@
 //! grpc.health.v1, whose calls are nobody's in particular and count as no tenant's: so they have bounds of their own.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use http::{Request, Response};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body};
 use tonic_health::{
@@ -34,6 +37,9 @@ const WHOLE_SERVER: &str = "";
 
 /// Most Watch streams at a time. They are of balancers and operators, of whom there are few.
 const WATCHES: usize = 128;
+
+/// How long a request, of a few bytes, may take to come: it is all that a Check waits for, of which there is no most.
+const PROMPT: Duration = Duration::from_secs(10);
 
 /// The gRPC health service. Cheap to clone; all clones share its places.
 #[derive(Clone, Debug)]
@@ -74,8 +80,19 @@ impl HealthService {
             Err(refused) => return Status::from(refused).into_http(),
         };
         let request = request.map(|body| Body::new(Seen::new(body, REQUEST)));
-        let response = infallible(self.server.call(request).await);
-        until_end(response.map(|body| Body::new(UntilClosing::new(body, closing, deadline))), place)
+        let answer = async {
+            match timeout(PROMPT, self.server.call(request)).await {
+                Ok(Ok(response)) => Ok(response),
+                Ok(Err(never)) => match never {},
+                Err(_) => Err(Status::deadline_exceeded("etcd-proxy: the request did not come in time")),
+            }
+        };
+        match deadline.limit(pin!(answer)).await {
+            Ok(response) => {
+                until_end(response.map(|body| Body::new(UntilClosing::new(body, closing, deadline))), place)
+            }
+            Err(late) => late.into_http(),
+        }
     }
 
     fn place(&self, path: &str) -> Result<Place, EtcdError> {
@@ -93,9 +110,39 @@ impl OnEnd for Place {
     }
 }
 
-fn infallible<T>(result: Result<T, Infallible>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(never) => match never {},
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::StreamBody;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A call whose client does not say what it asks for.
+    async fn ask_nothing(health: &HealthService, path: &str, deadline: Option<&str>) -> (Option<Status>, Duration) {
+        let nothing = futures::stream::pending::<Result<http_body::Frame<Bytes>, Status>>();
+        let mut request = Request::post(path).header("content-type", "application/grpc");
+        if let Some(deadline) = deadline {
+            request = request.header("grpc-timeout", deadline);
+        }
+        let request = request.body(Body::new(StreamBody::new(nothing))).unwrap();
+        let begun = Instant::now();
+        let answer = health.clone().answer(request, CancellationToken::new());
+        let answer = timeout(Duration::from_secs(3600), answer).await.expect("an end");
+        (Status::from_header_map(answer.headers()), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_do_not_come_are_not_waited_for_for_ever() {
+        let (_reporter, health) = grpc_health().await;
+        for path in HEALTH_PATHS {
+            let (status, after) = ask_nothing(&health, path, None).await;
+            assert_eq!(status.unwrap().code(), Code::DeadlineExceeded, "{path}");
+            assert!(after < Duration::from_secs(60), "{path}: {after:?}");
+            let (status, after) = ask_nothing(&health, path, Some("100m")).await;
+            assert_eq!(status.unwrap().message(), "context deadline exceeded", "{path}");
+            assert!(after < Duration::from_secs(1), "{path}: {after:?}");
+        }
+        assert_eq!(health.watches.available_permits(), WATCHES);
     }
 }
