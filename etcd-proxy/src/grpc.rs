@@ -16,7 +16,9 @@ pub(crate) mod until_end;
 
 pub use self::{
     budget::{Budget, LONG, NoShare, Share},
-    headers::{Deadline, UpstreamHeaders, check_response, deadline_exceeded, malformed, status_of, trailers},
+    headers::{
+        Deadline, Undecoded, UpstreamHeaders, check_response, deadline_exceeded, malformed, status_of, trailers,
+    },
     incoming::{Arrived, Incoming},
     patient::{Abandon, PIECE, Patience, Patient},
     seen::{Fault, Seen},

@@ -18,7 +18,15 @@ const FORWARDED: [HeaderName; 3] = [
 
 /// The headers of an upstream request.
 #[derive(Clone, Debug, Default)]
-pub struct UpstreamHeaders(HeaderMap);
+pub struct UpstreamHeaders {
+    map: HeaderMap,
+    undecoded: bool,
+}
+
+/// An upstream request whose answers nobody here decodes: they are passed on in their encoded form. Those to any other are
+/// looked at as they come (see `depth`).
+#[derive(Clone, Copy, Debug)]
+pub struct Undecoded;
 
 /// When a call must have ended, by its client's `grpc-timeout`.
 #[derive(Clone, Copy, Debug)]
@@ -41,23 +49,29 @@ impl UpstreamHeaders {
                 headers.append(name, value.clone());
             }
         }
-        Self(headers)
+        Self { map: headers, undecoded: false }
+    }
+
+    /// The same for a request whose answers nobody here decodes.
+    #[must_use]
+    pub fn undecoded(self) -> Self {
+        Self { undecoded: true, ..self }
     }
 
     /// The same for what the client's deadline must not break off.
     #[must_use]
     pub fn without_deadline(&self) -> Self {
-        let mut headers = self.0.clone();
-        headers.remove("grpc-timeout");
-        Self(headers)
+        let mut headers = self.clone();
+        headers.map.remove("grpc-timeout");
+        headers
     }
 
     /// The same for what goes on without the client: without its deadline, and without its wish for a leader.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Self(mut headers) = self.without_deadline();
-        headers.remove("hasleader");
-        Self(headers)
+        let mut headers = self.without_deadline();
+        headers.map.remove("hasleader");
+        headers
     }
 
     /// The upstream request with these headers. What all requests have is put in where they are sent.
@@ -66,8 +80,20 @@ impl UpstreamHeaders {
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = http::Uri::from_static(path);
-        *request.headers_mut() = self.0;
+        *request.headers_mut() = self.map;
+        if self.undecoded {
+            request.extensions_mut().insert(Undecoded);
+        }
         request
+    }
+}
+
+// === impl Undecoded ===
+
+impl Undecoded {
+    /// Whether a request is one.
+    pub fn is_on<B>(request: &Request<B>) -> bool {
+        request.extensions().get::<Self>().is_some()
     }
 }
 

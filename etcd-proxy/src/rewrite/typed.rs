@@ -7,7 +7,6 @@ use std::marker::PhantomData;
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use proto::etcdserverpb::PutRequest;
-use tonic::Status;
 
 use super::{Call, Interrupt, LongAnswer, Rewriter, Shape, View, wire};
 use crate::{
@@ -169,12 +168,6 @@ fn decode<M: Message + Default>(schema: &Schema, id: MessageId, message: &Bytes,
     schema.scan(id, message, bounds)?;
     // What the scan has passed fails here for invalid UTF-8 only.
     M::decode(message.clone()).map_err(|_| Refusal::Malformed)
-}
-
-pub(super) fn decode_response<M: Message + Default>(message: &Bytes) -> Result<M, Interrupt> {
-    M::decode(message.clone()).map_err(|error| {
-        Interrupt::Refused(Status::internal(format!("etcd-proxy: the upstream's answer cannot be decoded: {error}")))
-    })
 }
 
 /// Appends `message` as one gRPC frame.

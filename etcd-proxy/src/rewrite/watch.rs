@@ -20,7 +20,6 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use prost::Message as _;
 use proto::etcdserverpb::{
     ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse, watch_request::RequestUnion,
 };
@@ -29,7 +28,7 @@ use tokio::sync::Notify;
 use super::{
     Interrupt, Rewriter, Shape, View,
     answer::mod_revision,
-    typed::{decode_response, decode_streamed, encode},
+    typed::{decode_streamed, encode},
     wire::{self, Value},
 };
 use crate::{
@@ -98,6 +97,7 @@ struct Outline<'a> {
     created: bool,
     canceled: bool,
     compact_revision: u64,
+    cancel_reason: &'a [u8],
     fragment: bool,
     /// Events come in the order of their revisions.
     first_event: Option<&'a [u8]>,
@@ -237,8 +237,7 @@ impl Rewriter for WatchStream {
         let Outline { created, canceled, compact_revision, fragment, .. } = outline;
         if self.by_token && created && canceled {
             // A watch that is refused not for what it asks but for when: on another stream it may be had.
-            let refused: WatchResponse = decode_response(message)?;
-            if is_refused_watch(&refused.cancel_reason) {
+            if str::from_utf8(outline.cancel_reason).is_ok_and(is_refused_watch) {
                 return Err(Interrupt::LoginEnded);
             }
         }
@@ -252,7 +251,7 @@ impl Rewriter for WatchStream {
         match acted {
             Some(Acted::Refused) => {
                 out.truncate(before);
-                encode(&denied(decode_response(message)?), out)
+                encode(&denied(outline.header()?), out)
             }
             Some(Acted::Below(watermark)) if !canceled => {
                 encode(&compacted(outline.header()?, outline.watch_id, watermark), out)
@@ -280,6 +279,7 @@ impl<'a> Outline<'a> {
                 (3, Value::Varint(created)) => outline.created = created != 0,
                 (4, Value::Varint(canceled)) => outline.canceled = canceled != 0,
                 (5, Value::Varint(revision)) => outline.compact_revision = revision,
+                (6, Value::Bytes(reason)) => outline.cancel_reason = reason,
                 (7, Value::Varint(fragment)) => outline.fragment = fragment != 0,
                 (11, Value::Bytes(event)) => {
                     outline.first_event.get_or_insert(event);
@@ -291,7 +291,13 @@ impl<'a> Outline<'a> {
     }
 
     fn header(&self) -> Result<ResponseHeader, Interrupt> {
-        ResponseHeader::decode(self.header).map_err(|_| wire::malformed())
+        let number = |field| wire::number(self.header, field);
+        Ok(ResponseHeader {
+            cluster_id: number(1)?,
+            member_id: number(2)?,
+            revision: number(3)?.cast_signed(),
+            raft_term: number(4)?,
+        })
     }
 
     /// Whether its events are of revisions below a watermark that was there since `since`, when they were read.
@@ -304,12 +310,14 @@ impl<'a> Outline<'a> {
 
 /// etcd's answer to a creation that it denies (`v3rpc/watch.go`): with no id, created and cancelled at once. Without a reason
 /// clients would try again for ever.
-fn denied(created: WatchResponse) -> WatchResponse {
+fn denied(header: ResponseHeader) -> WatchResponse {
     WatchResponse {
+        header: Some(header),
         watch_id: NO_ID,
+        created: true,
         canceled: true,
         cancel_reason: EtcdError::TooManyRequests.text().to_owned(),
-        ..created
+        ..Default::default()
     }
 }
 

@@ -262,6 +262,8 @@ async fn open(tenant: &Tenant, kind: &Stream, client: ClientCall, limited: bool)
         _ => Some(Box::pin(tenant.stop().clone().cancelled_owned())),
     };
     let mut watched = Watched { failure, stop, deadline, expiry: deadline.sleep().map(Box::pin) };
+    // This process decodes what its own watches are told.
+    let headers = if limited { headers.undecoded() } else { headers };
     let answer = channel.call(headers.request(path, request));
     tokio::select! {
         biased;

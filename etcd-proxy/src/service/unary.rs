@@ -108,6 +108,7 @@ async fn pass_on(
     under_way: Option<Present>,
 ) -> Result<Body, Status> {
     let mut never_granted = false;
+    let headers = headers.undecoded();
     let Received { message, share } = asked(tenant, rewriter, path, headers, message, 1, &mut never_granted).await?;
     let Some(share) = share else {
         let frame = answered(tenant, rewriter, path, &message, &mut never_granted).await?;

@@ -31,7 +31,10 @@ use super::{
     sender::{Failure, Sender},
     status,
 };
-use crate::{depth::Depth, grpc::until_end::OnEnd as _};
+use crate::{
+    depth::Depth,
+    grpc::{Undecoded, until_end::OnEnd as _},
+};
 
 /// How often a request that was surely not sent looks for another connection before its client hears of it.
 const ATTEMPTS: usize = 4;
@@ -189,7 +192,7 @@ impl Pool {
             request = Request::from_parts(parts, Payload::Body(body));
             listening = Some(guard);
         }
-        let depth = Depth::of(request.uri().path());
+        let depth = if Undecoded::is_on(&request) { None } else { Depth::of(request.uri().path()) };
         for _ in 0..ATTEMPTS {
             let (connection, in_flight) = self.connection().await?;
             let mut uri = std::mem::take(request.uri_mut()).into_parts();
