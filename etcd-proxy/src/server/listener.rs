@@ -72,6 +72,16 @@ pub enum BindError {
         /// The address.
         url: ListenUrl,
     },
+    /// A socket is in its place, and connecting to it tells neither that somebody listens nor that nobody does.
+    #[error(
+        "cannot listen on {url}: there is a socket already, and it cannot be told whether somebody listens on it: {source}; stop who does, or remove the file if nobody does"
+    )]
+    Unclear {
+        /// The address.
+        url: ListenUrl,
+        /// What came of connecting.
+        source: io::Error,
+    },
     /// Another process listens there.
     #[error("cannot listen on {url}: another process is listening there")]
     InUse {
@@ -138,8 +148,14 @@ async fn remove_stale(url: &ListenUrl, path: &Path) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(refuse(error)),
         Ok(metadata) if !metadata.file_type().is_socket() => Err(BindError::NotASocket { url: url.clone() }),
-        Ok(_) if UnixStream::connect(path).await.is_ok() => Err(BindError::InUse { url: url.clone() }),
-        Ok(_) => fs::remove_file(path).map_err(refuse),
+        Ok(_) => match UnixStream::connect(path).await {
+            Ok(_) => Err(BindError::InUse { url: url.clone() }),
+            // The file is there, and nobody has it open.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(refuse),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            // Somebody who has more to accept than there is room for, or lets nobody connect.
+            Err(source) => Err(BindError::Unclear { url: url.clone(), source }),
+        },
     }
 }
 

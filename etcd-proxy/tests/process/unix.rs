@@ -3,6 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use tempfile::TempDir;
+use tokio::net::{UnixSocket, UnixStream};
 
 use crate::{
     child::{Etcd, Proxy, etcd_proxy, etcdctl, eventually, fails, ok},
@@ -68,4 +69,24 @@ async fn a_file_that_is_no_socket_stays() {
     let message = fails(etcd_proxy(&["--prefix=/a/", "--listen-client-urls", &url]));
     assert!(message.contains("not a socket"), "{message}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "data");
+}
+
+/// Who is busy is there: a socket is taken over only from a process that has gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_with_a_full_queue_stays() {
+    let dir = TempDir::new().unwrap();
+    let socket = dir.path().join("busy");
+    let busy = UnixSocket::new_stream().unwrap();
+    busy.bind(&socket).unwrap();
+    let busy = busy.listen(1).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = UnixStream::connect(&socket).await {
+        waiting.push(stream);
+    }
+    let url = format!("unix://{}", socket.display());
+    let message = fails(etcd_proxy(&["--prefix=/a/", "--listen-client-urls", &url]));
+    assert!(message.contains(&url) && message.contains("cannot be told whether somebody listens"), "{message}");
+    // It is still the same one.
+    assert!(busy.accept().await.is_ok());
+    assert!(UnixStream::connect(&socket).await.is_ok());
 }
