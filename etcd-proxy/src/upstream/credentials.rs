@@ -6,12 +6,20 @@
 //! told), so that such a request may be sent again with a new token: [`is_refusal`] names the three answers that say so, the
 //! ones that etcd's own client takes for it (`client/v3/retry_interceptor.go`, `shouldRefreshToken`).
 
-use std::{fmt, fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use proto::etcdserverpb::{AuthenticateRequest, AuthenticateResponse};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::{Instant, timeout},
+};
 use tonic::{Code, Status};
 
 use super::{backoff::Backoff, metrics::UpstreamMetrics};
@@ -31,6 +39,9 @@ const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
 /// How long a login may take: a member gives up after 7 s, and judging a password may take it long.
 const LOGIN_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long the file with the password may take.
+const READ_PATIENCE: Duration = Duration::from_secs(5);
+
 /// A text that is not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -48,6 +59,8 @@ pub enum Password {
 pub struct Credentials {
     name: String,
     password: Password,
+    /// A file that was not read in time. It keeps a thread, so that nobody begins to read it once more.
+    reading: Mutex<Option<JoinHandle<io::Result<String>>>>,
     state: Mutex<State>,
     /// Held by whoever logs in, for all.
     login: Arc<tokio::sync::Mutex<()>>,
@@ -131,27 +144,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-// === impl Password ===
-
-impl Password {
-    /// The password as it is now. One line break at the end of a file does not belong to it.
-    fn read(&self) -> io::Result<String> {
-        let path = match self {
-            Self::Text(text) => return Ok(text.0.clone()),
-            Self::File(path) => path,
-        };
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let mut text = fs::read_to_string(path).map_err(named)?;
-        if text.ends_with('\n') {
+/// The password in a file. One line break at its end does not belong to it.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = fs::read_to_string(path)?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
             text.pop();
-            if text.ends_with('\r') {
-                text.pop();
-            }
         }
-        match text.is_empty() {
-            true => Err(named(io::Error::new(io::ErrorKind::InvalidData, "there is no password in it"))),
-            false => Ok(text),
-        }
+    }
+    match text.is_empty() {
+        true => Err(io::Error::new(io::ErrorKind::InvalidData, "there is no password in it")),
+        false => Ok(text),
     }
 }
 
@@ -160,7 +164,7 @@ impl Password {
 impl Credentials {
     /// The user of this name.
     pub fn new(name: impl Into<String>, password: Password) -> Self {
-        Self { name: name.into(), password, state: Mutex::default(), login: Arc::default() }
+        Self { name: name.into(), password, reading: Mutex::default(), state: Mutex::default(), login: Arc::default() }
     }
 
     /// The user's name.
@@ -201,6 +205,7 @@ impl Credentials {
             return Ok(ticket);
         }
         let (user, metrics) = (self.clone(), metrics.clone());
+        // Waited for here; at the end of the process nobody misses a login.
         let logging_in = tokio::spawn(async move {
             let _login = login;
             user.log_in(&metrics, authenticate).await
@@ -208,6 +213,28 @@ impl Credentials {
         // A task that broke off has told nothing.
         logging_in.await.unwrap_or_else(|_| Err(not_logged_in()))?;
         self.current()?.ok_or_else(not_logged_in)
+    }
+
+    /// The password as it is now. A file is read beside the runtime's thread, since a disk may take its time.
+    async fn read_password(&self) -> io::Result<String> {
+        let path = match &self.password {
+            Password::Text(text) => return Ok(text.0.clone()),
+            Password::File(path) => path.clone(),
+        };
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let under_way = self.reading.lock().take();
+        let mut reading = under_way.unwrap_or_else(|| {
+            let path = path.clone();
+            spawn_blocking(move || read(&path))
+        });
+        match timeout(READ_PATIENCE, &mut reading).await {
+            Ok(Ok(read)) => read.map_err(named),
+            Ok(Err(broken)) => Err(named(broken.into())),
+            Err(_) => {
+                *self.reading.lock() = Some(reading);
+                Err(named(io::Error::new(io::ErrorKind::TimedOut, format!("not read within {READ_PATIENCE:?}"))))
+            }
+        }
     }
 
     async fn log_in<F>(
@@ -218,7 +245,7 @@ impl Credentials {
     where
         F: Future<Output = Result<AuthenticateResponse, Status>>,
     {
-        let password = match self.password.read() {
+        let password = match self.read_password().await {
             Ok(password) => password,
             Err(error) => return Err(self.failed(metrics, format!("the password cannot be read: {error}"))),
         };
@@ -418,13 +445,12 @@ mod tests {
     #[test]
     fn one_line_break_is_no_part_of_a_password() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let password = Password::File(file.path().to_owned());
         for (text, read) in [("geheim\n", "geheim"), ("geheim\r\n", "geheim"), (" x \n\n", " x \n"), ("x", "x")] {
             fs::write(file.path(), text).unwrap();
-            assert_eq!(password.read().unwrap(), read);
+            assert_eq!(super::read(file.path()).unwrap(), read);
         }
         fs::write(file.path(), "\n").unwrap();
-        assert!(password.read().is_err());
+        assert!(super::read(file.path()).is_err());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The proxy's user on an upstream with authentication on.
 
-use std::fs;
+use std::{fs, io::Write as _, process::Command};
 
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use crate::{
-    child::{Etcd, Proxy, etcd_proxy, etcdctl, eventually, fails, free_address, ok},
+    child::{Etcd, Proxy, SOON, etcd_proxy, etcdctl, eventually, fails, free_address, ok},
     http::get,
 };
 
@@ -88,6 +89,34 @@ async fn a_wrong_password_is_the_operators_business() {
     password_file(&dir, PASSWORD);
     proxy.ready().await;
     proxy.ctl(&["put", "k", "v"]);
+}
+
+/// A password on a disk that does not answer keeps those waiting who need it, and nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_file_that_cannot_be_read_to_its_end_holds_up_nothing() {
+    let etcd = secured().await;
+    claim(&etcd, "/a/");
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("password");
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let flag = format!("--password-file={}", file.display());
+    let mut proxy = Proxy::spawn("/a/", &etcd.url, &["--user=a", &flag]);
+
+    // A pipe to which nobody writes, and which stays open.
+    let opened = tokio::task::spawn_blocking(move || fs::OpenOptions::new().write(true).open(file));
+    let mut read = timeout(SOON, opened).await.expect("the proxy reads it").unwrap().unwrap();
+    let livez = format!("{}/livez", proxy.metrics);
+    let live = timeout(SOON, eventually("it listens", async || get(&livez).await)).await.expect("an answer in time");
+    assert_eq!(live.status, 200);
+    proxy.program.logged("password: not read within").await;
+
+    // What was begun is what is read in the end.
+    writeln!(read, "{PASSWORD}").unwrap();
+    drop(read);
+    proxy.ready().await;
+    proxy.ctl(&["put", "k", "v"]);
+    proxy.program.signal("TERM");
+    assert!(proxy.program.exit().await.success());
 }
 
 #[test]
