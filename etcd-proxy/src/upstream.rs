@@ -43,6 +43,7 @@ use self::{dial::Dialer, pool::Pool};
 pub(crate) use self::{
     following::Lost,
     keys::{Reader, after, in_time},
+    own::PATIENCE,
 };
 use crate::{tls::ClientTls, traces::Tracer};
 

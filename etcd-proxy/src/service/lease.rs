@@ -8,6 +8,7 @@ use proto::etcdserverpb::{
     LeaseRevokeResponse, LeaseStatus, PutRequest, PutResponse, RangeRequest, RangeResponse,
     range_request::{SortOrder, SortTarget},
 };
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::{
@@ -17,10 +18,11 @@ use super::{
 use crate::{
     error::EtcdError,
     lease_id::CipherError,
-    limits::{Amount, NotAdmitted},
+    limits::{Amount, NotAdmitted, Present},
     meta,
     rewrite::View,
     tenant::Tenant,
+    upstream::PATIENCE,
 };
 
 /// What the marks take, as they come and decoded, and what is made of them.
@@ -29,15 +31,19 @@ const COPIES: usize = 3;
 const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 
 /// `Lease.LeaseGrant`. Goes on to its end when the client breaks it off: a lease without its mark would be neither listed nor
-/// counted, and live as long as the client wished.
-pub(super) async fn grant(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+/// counted, and live as long as the client wished. So does its place among the tenant's requests, which comes back with the answer.
+pub(super) async fn grant(call: OwnCall<'_>, under_way: &mut Option<Present>) -> Result<BytesMut, Status> {
     let request: LeaseGrantRequest = call.request("etcdserverpb.LeaseGrantRequest")?;
     let (tenant, path, headers) = (call.tenant.clone(), call.path, call.headers.without_deadline());
+    let place = under_way.take();
     let work = async move {
         let call = OwnCall { tenant: &tenant, path, headers, message: Bytes::new() };
-        counted(&call, request).await
+        let frame = counted(&call, request).await?;
+        Ok((frame, place))
     };
-    concurrency::outlive(call.tenant, |_| work).await
+    let frame;
+    (frame, *under_way) = concurrency::outlive(call.tenant, |_| work).await?;
+    Ok(frame)
 }
 
 /// Grants a lease that counts among the tenant's.
@@ -66,7 +72,7 @@ async fn granted(
 ) -> Result<(LeaseGrantResponse, Option<i64>), Status> {
     let leases = call.tenant.leases().await?;
     request.id = leases.to_upstream(request.id).map_err(internal)?;
-    let mut granted: LeaseGrantResponse = call.ask(&request).await?;
+    let mut granted: LeaseGrantResponse = in_time(call.ask(&request)).await?;
     let mut marked_at = None;
     if granted.error.is_empty() {
         let mark = PutRequest {
@@ -75,14 +81,14 @@ async fn granted(
             lease: granted.id,
             ..Default::default()
         };
-        match call.ask_by::<PutResponse>("/etcdserverpb.KV/Put", &mark).await {
+        match in_time(call.ask_by::<PutResponse>("/etcdserverpb.KV/Put", &mark)).await {
             Ok(put) => marked_at = put.header.map(|header| header.revision),
             // So short a lease that it is over already.
             Err(status) if status.code() == Code::NotFound => {}
             Err(status) => {
                 // Nobody was granted it. If this fails, too, it is there and unlisted until it expires.
                 let revoke = LeaseRevokeRequest { id: granted.id };
-                if let Err(error) = call.ask_by::<LeaseRevokeResponse>(REVOKE, &revoke).await {
+                if let Err(error) = in_time(call.ask_by::<LeaseRevokeResponse>(REVOKE, &revoke)).await {
                     tracing::warn!(lease = granted.id, ttl = granted.ttl, %error, "a lease that could not be marked as the tenant's could not be revoked either; it stays until it expires");
                 }
                 return Err(status);
@@ -91,6 +97,12 @@ async fn granted(
     }
     granted.id = leases.to_tenant(granted.id).map_err(internal)?;
     Ok((granted, marked_at))
+}
+
+/// A step of a grant, whose client may have gone and waits for no end of it. It may have been carried out, as at etcd's own
+/// time-outs.
+async fn in_time<T>(step: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    timeout(PATIENCE, step).await.unwrap_or_else(|_| Err(EtcdError::Timeout.into()))
 }
 
 /// `Lease.LeaseRevoke`, of a lease that bears the tenant's mark. A key that was here before the proxy may hang on a lease

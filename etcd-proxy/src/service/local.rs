@@ -89,7 +89,9 @@ impl Local {
     pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGrantResponse, Status> {
         let message = LeaseGrantRequest { ttl, id: 0 }.encode_to_vec().into();
         let (path, headers) = ("/etcdserverpb.Lease/LeaseGrant", self.headers.clone());
-        let frame = lease::grant(OwnCall { tenant: &self.tenant, path, headers, message }).await.map_err(conveyed)?;
+        let call = OwnCall { tenant: &self.tenant, path, headers, message };
+        // Who waits for a lock is not among the requests under way.
+        let frame = lease::grant(call, &mut None).await.map_err(conveyed)?;
         message_of(frame)
     }
 

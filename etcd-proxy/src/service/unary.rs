@@ -54,7 +54,7 @@ pub(super) async fn serve(
     tenant: &Tenant,
     kind: &Unary,
     client: ClientCall,
-    under_way: Option<Present>,
+    mut under_way: Option<Present>,
 ) -> Result<Body, Status> {
     let ClientCall { path, headers, incoming, .. } = client;
     let own = match kind {
@@ -69,16 +69,17 @@ pub(super) async fn serve(
     // Who waits for a lock would keep others from writing.
     let _held = share.filter(|_| !own.waits());
     // Apart: these are rare, and the state of some is many times that of a call which is passed on.
-    let Answer { frame, share } = Box::pin(carry_out(own, OwnCall { tenant, path, headers, message })).await?;
+    let call = OwnCall { tenant, path, headers, message };
+    let Answer { frame, share } = Box::pin(carry_out(own, call, &mut under_way)).await?;
     // What it has done is done.
     body(tenant, frame, share, under_way, true).await
 }
 
-/// Carries out a call here.
-async fn carry_out(own: &Own, call: OwnCall<'_>) -> Result<Answer, Status> {
+/// Carries out a call here. Work that outlives the call takes its place along.
+async fn carry_out(own: &Own, call: OwnCall<'_>, under_way: &mut Option<Present>) -> Result<Answer, Status> {
     let frame = match own {
         Own::Compact => kv::compact(call).await,
-        Own::LeaseGrant => lease::grant(call).await,
+        Own::LeaseGrant => lease::grant(call, under_way).await,
         Own::LeaseRevoke => lease::revoke(call).await,
         Own::LeaseLeases => return lease::leases(call).await,
         Own::MemberList => cluster::member_list(call).await,

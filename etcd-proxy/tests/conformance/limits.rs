@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Code;
 
+use crate::relay::Relay;
 use crate::support::{Client, Etcd, Proxy, delete_op, eventually, put_op, refusal, txn_op, watch_all};
 
 fn no_space() -> (Code, String) {
@@ -546,4 +547,27 @@ async fn sizes_are_the_tenants_own() {
         client.maintenance.status(StatusRequest {}).await.unwrap().into_inner().db_size_quota
     };
     assert_eq!(quota(a.clone()).await, quota(etcd.client().await).await);
+}
+
+/// A grant goes on without its client. It keeps its place for as long as it does, which is not for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_keeps_its_place_when_its_client_has_gone() {
+    let etcd = Etcd::start().await;
+    let relay = Relay::before(&etcd, "/etcdserverpb.Lease/LeaseGrant", "").await;
+    let limits = LimitSettings { concurrent_requests: NonZeroUsize::new(1), ..Default::default() };
+    let proxy = Proxy::start_at(&relay.url, "/a/", |config| config.limits = limits).await;
+    let client = proxy.client().await;
+    relay.hold();
+    let granting = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.grant(0, 60).await }
+    });
+    eventually("it is under way", || async { relay.seen() == 1 }).await;
+    granting.abort();
+    let cancelled =
+        |line: &str| line.contains("\"LeaseGrant\"") && line.contains("\"Canceled\"") && line.ends_with(" 1");
+    eventually("the client has gone", || async { proxy.metrics().lines().any(cancelled) }).await;
+    assert_eq!(put(&client, "k", 1).await, too_many());
+    eventually("it is given up", || async { put(&client, "k", 1).await == ok() }).await;
+    assert_eq!(proxy.tenant.usage().await.requests_in_flight, 0);
 }
