@@ -95,6 +95,7 @@ impl<B: Body<Data = Bytes, Error = Status> + Abandon + Send + Unpin + 'static> P
         untaken::waits(self.patience.timeout.map(|timeout| timeout.saturating_add(LATE)));
         if !shared.watched {
             shared.watched = true;
+            // It goes with the body, and so before the tracked connection of its client.
             let watch = tokio::spawn(watch(Arc::downgrade(&self.shared), self.patience.clone()));
             self.watch = Some(AbortOnDropHandle::new(watch));
         }

@@ -41,7 +41,7 @@ impl Tenant {
             versions.first.get_or_init(|| self.ask_versions()).await;
         } else if versions.known.lock().is_stale() {
             let tenant = self.clone();
-            // It ends within its patience.
+            // Nobody waits for it when the process ends: it changes nothing, and ends within its patience.
             tokio::spawn(async move { tenant.ask_versions().await });
         }
         versions.known.lock().versions.iter().flatten().cloned().collect()

@@ -261,6 +261,8 @@ impl Dialer {
         let (dialer, endpoint) = (self.clone(), endpoint.clone());
         let open = self.config.metrics.dialled(&endpoint);
         let made = Instant::now();
+        // The life of the connection, which ends when nobody can send on it any more. Those who wait for answers are the
+        // tracked connections of clients; nobody waits for it when they have ended.
         tokio::spawn(async move {
             let result = connection.await;
             drop(open);

@@ -305,7 +305,7 @@ impl Pool {
         *state = State::Connecting(dialled.clone());
         drop(state);
         // A task of its own: a client that gives up must not break off the dial that others wait for. It ends within the
-        // dial timeout and the endpoints' head starts.
+        // dial timeout and the endpoints' head starts; who needs its connection waits for that, and nobody at the end of the process.
         let (dialer, traffic, slot) = (self.dialer.clone(), self.traffic, slot.clone());
         tokio::spawn(async move {
             let dialled = dialer.dial(&slot.candidates, traffic, &slot.in_flight).await;
