@@ -43,7 +43,7 @@ pub struct View<'a> {
     /// The tenant's meta keys.
     pub meta: &'a TenantKeys,
     /// The mapping of lease ids, if it has been loaded.
-    pub leases: Option<&'a LeaseCipher>,
+    pub leases: Option<&'a Arc<LeaseCipher>>,
     /// The mapping that stands in for requests of a tenant without one. Such a tenant has never been granted a lease, so any
     /// id that it names has to lead to one that nobody was granted: this mapping is of a secret that nobody else has.
     pub stand_in: Option<&'a LeaseCipher>,
@@ -116,7 +116,7 @@ pub trait Call: Rewriter {
 impl View<'_> {
     /// The mapping of the ids in a request, and of those that its answer repeats.
     fn of_request(&self) -> Option<&LeaseCipher> {
-        if self.never_granted { self.stand_in } else { self.leases }
+        if self.never_granted { self.stand_in } else { self.leases.map(|leases| &**leases) }
     }
 
     /// The upstream's id for a tenant's lease id.

@@ -3,6 +3,8 @@
 //! it. A long one is gone through twice, once for what it will be long, and once to write that piece by piece as the client takes
 //! it, so that besides the answer as it came there is never more than a piece.
 
+use std::sync::Arc;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::encoding::encoded_len_varint;
 use tonic::Status;
@@ -11,6 +13,7 @@ use super::{
     Interrupt, View,
     wire::{self, Field, Value, malformed},
 };
+use crate::lease_id::LeaseCipher;
 
 /// Bytes of a piece, about.
 const PIECE: usize = 64 * 1024;
@@ -55,6 +58,10 @@ pub struct LongAnswer {
     message: Bytes,
     /// The meta key of the lease that it is about.
     mark: Option<Bytes>,
+    /// The mapping of leases that it was measured by. By another one lengths may differ.
+    leases: Option<Arc<LeaseCipher>>,
+    /// Likewise.
+    never_granted: bool,
     /// How far it has been gone through.
     at: usize,
     /// The messages that it stands in there, with their ends.
@@ -310,6 +317,8 @@ impl LongAnswer {
         Ok(Self {
             message: message.clone(),
             mark,
+            leases: view.leases.cloned(),
+            never_granted: view.never_granted,
             at: 0,
             open: vec![(shape, message.len())],
             lengths: lengths.into_iter(),
@@ -318,11 +327,13 @@ impl LongAnswer {
         })
     }
 
-    /// The next piece of the frame.
+    /// The next piece of the frame. Leases are mapped as when it began, whatever has become of the mapping since.
     ///
     /// # Errors
     /// As [`LongAnswer::new`], which has seen to it that there are none.
     pub fn next(&mut self, view: &View<'_>) -> Result<Option<Bytes>, Interrupt> {
+        let leases = self.leases.clone();
+        let view = &View { leases: leases.as_ref(), never_granted: self.never_granted, ..*view };
         while self.ready.len() < PIECE
             && let Some(&(shape, end)) = self.open.last()
         {

@@ -1,5 +1,6 @@
 mod answers;
 pub(crate) mod generated;
+mod long;
 mod overtaken;
 mod seen;
 
@@ -35,14 +36,14 @@ use crate::{
 struct Fixture {
     prefix: Prefix,
     meta: TenantKeys,
-    leases: LeaseCipher,
+    leases: Arc<LeaseCipher>,
 }
 
 impl Fixture {
     fn new() -> Self {
         let prefix = Prefix::new("/t/").unwrap();
         let meta = MetaLayout::new(Prefix::new(DEFAULT_META_PREFIX).unwrap()).tenant(&prefix);
-        let leases = LeaseCipher::new(&LeaseSecret::from_bytes([3; SECRET_LEN])).unwrap();
+        let leases = Arc::new(LeaseCipher::new(&LeaseSecret::from_bytes([3; SECRET_LEN])).unwrap());
         Self { prefix, meta, leases }
     }
 

@@ -19,6 +19,7 @@ use crate::{
 /// was made; who has a reference to it meanwhile keeps that.
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
+    /// Shared with the answers that are being passed on by it.
     cipher: OnceLock<Arc<LeaseCipher>>,
     loading: Joined<Arc<LeaseCipher>>,
     next: OnceLock<Box<Self>>,
@@ -75,8 +76,8 @@ impl Mapping {
     }
 
     /// The mapping, if it has been loaded.
-    pub(super) fn get(&self) -> Option<&LeaseCipher> {
-        self.last().cipher.get().map(|cipher| &**cipher)
+    pub(super) fn get(&self) -> Option<&Arc<LeaseCipher>> {
+        self.last().cipher.get()
     }
 
     /// The mapping, which is this one if none has been loaded.
