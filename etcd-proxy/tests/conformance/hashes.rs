@@ -1,15 +1,17 @@
 //! HashKV: the tenant's keys as an etcd hashes them whose history is compacted.
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, time::Duration};
 
 use proto::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, HashKvRequest, HashKvResponse, RangeRequest, TxnRequest,
 };
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use crate::{
     etcdctl::etcdctl,
-    support::{Client, Etcd, Proxy, at_least, binary, put_op, refusal},
+    relay::Relay,
+    support::{Client, Etcd, Proxy, at_least, binary, eventually, put_op, refusal},
 };
 
 async fn hash(client: &Client, revision: i64) -> Result<HashKvResponse, Status> {
@@ -132,4 +134,36 @@ async fn revisions_that_are_not_there_are_refused_alike() {
     direct.kv.compact(CompactionRequest { revision: now, physical: true }).await.unwrap();
     assert_eq!(refusal(hash(&proxy.client().await, now - 1).await), compacted);
     hash(&proxy.client().await, 0).await.unwrap();
+}
+
+/// A call holds one of two places, so nothing in it waits for ever: neither the look at what there is to read, nor that at the
+/// secret of the lease ids. The clock is paused while nothing else happens.
+#[tokio::test]
+async fn an_upstream_that_gives_no_answer_is_not_waited_for() {
+    let etcd = Etcd::start().await;
+    let mut before = Proxy::start(&etcd, "/a/").await.client().await;
+    let lease = before.grant(0, 600).await.unwrap();
+    before.put_with_lease("k", lease).await.unwrap();
+    // Of the secret one asks for both.
+    for (marker, asked, patience) in [("/a0", 2, "30s"), ("/secret", 1, "8s")] {
+        let relay = Relay::before(&etcd, "/etcdserverpb.KV/Range", marker).await;
+        let proxy = Proxy::start_at(&relay.url, "/a/", |_| {}).await;
+        let client = proxy.client().await;
+        relay.hold();
+        let hashing = [(); 2].map(|()| {
+            let client = client.clone();
+            tokio::spawn(async move { hash(&client, 0).await })
+        });
+        eventually("they wait", || async { relay.seen() == asked }).await;
+        relay.forsake();
+        tokio::time::pause();
+        for hashing in hashing {
+            let hashed = timeout(Duration::from_secs(120), hashing).await.expect("an answer in time").unwrap();
+            let (code, text) = refusal(hashed);
+            let expected = format!("no answer within {patience}");
+            assert!(code == Code::Unavailable && text.contains(&expected), "{marker}: {code:?}, {text}");
+        }
+        tokio::time::resume();
+        hash(&client, 0).await.unwrap();
+    }
 }
