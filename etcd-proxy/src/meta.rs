@@ -36,6 +36,8 @@ pub struct MetaLayout {
 /// The names of one tenant's meta keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantKeys {
+    /// `<meta>`
+    root: Bytes,
     /// `<meta>tenants/<hex(prefix)>/`
     base: Bytes,
     base_end: Bytes,
@@ -157,13 +159,18 @@ impl MetaLayout {
         let base_end = self.prefix.key(format!("tenants/{}0", prefix.hex()).as_bytes());
         let leases = joined(&base, b"leases/");
         let leases_end = joined(&base, b"leases0");
-        TenantKeys { base, base_end, leases, leases_end }
+        TenantKeys { root: self.prefix.key(b""), base, base_end, leases, leases_end }
     }
 }
 
 // === impl TenantKeys ===
 
 impl TenantKeys {
+    /// What all meta keys begin with, those of other tenants, too.
+    pub fn root(&self) -> &[u8] {
+        &self.root
+    }
+
     /// The range of all of them: key and range end.
     pub fn all(&self) -> (Bytes, Bytes) {
         (self.base.clone(), self.base_end.clone())

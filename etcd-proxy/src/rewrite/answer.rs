@@ -1,11 +1,12 @@
 //! Answers in their encoded form: what has no meaning of its own to a tenant is copied as it came, fields that are not known here
-//! among it; keys lose the prefix, leases get the tenant's ids. A short answer is gone through once, for what is to be changed in
+//! among it unless they hold keys as they are upstream; keys lose the prefix, leases get the tenant's ids. A short answer is gone through once, for what is to be changed in
 //! it. A long one is gone through twice, once for what it will be long, and once to write that piece by piece as the client takes
 //! it, so that besides the answer as it came there is never more than a piece.
 
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use memchr::memmem;
 use prost::encoding::encoded_len_varint;
 use tonic::Status;
 
@@ -162,25 +163,48 @@ impl Shape {
             }
             (Self::TimeToLive, 5, Value::Bytes(key)) if mark.is_some_and(|mark| mark == key) => Mapped::Nothing,
             (Self::TimeToLive, 5, Value::Bytes(key)) => Mapped::Bytes(number, view.prefix.strip(key)?),
-            // In another encoding than these have, they might get out as they are.
-            _ if self.holds_the_tenants(number) => return Err(malformed()),
-            // Headers, values, numbers that mean the same to everybody, and what a newer etcd has added.
-            _ => Mapped::Same(field.raw),
+            (_, 1, Value::Bytes(header)) if self.has_header() => {
+                check_header(view, header)?;
+                Mapped::Same(field.raw)
+            }
+            (_, _, value) => match self.knows(field) {
+                // Values, and numbers that mean the same to everybody.
+                Some(true) => Mapped::Same(field.raw),
+                // An answer to something else, of which keys or leases might get out as they are.
+                Some(false) => return Err(malformed()),
+                None if names_keys(view, value) => Mapped::Nothing,
+                // What a newer etcd has added.
+                None => Mapped::Same(field.raw),
+            },
         })
     }
 
-    /// Whether a field holds keys or leases.
-    fn holds_the_tenants(self, number: u64) -> bool {
-        match self {
-            Self::RangePart => number == 1,
-            Self::Range | Self::Put | Self::KeepAlive => number == 2,
-            Self::DeleteRange | Self::Txn => number == 3,
-            Self::Event | Self::EventAlone => matches!(number, 2 | 3),
-            Self::Op => matches!(number, 1..=4),
-            Self::TimeToLive => matches!(number, 2 | 5),
-            Self::KeyValue => matches!(number, 1 | 6),
-            Self::Watch => number == 11,
-        }
+    /// Whether its first field is a `ResponseHeader`.
+    fn has_header(self) -> bool {
+        !matches!(self, Self::RangePart | Self::Op | Self::Event | Self::EventAlone | Self::KeyValue)
+    }
+
+    /// Whether a field has the encoding that the API says; `None` of one that is unknown here.
+    fn knows(self, field: &Field<'_>) -> Option<bool> {
+        // By their numbers, as bits: fields of bytes and messages, and those of numbers.
+        let (bytes, numbers): (u16, u16) = match self {
+            Self::Range => (0b110, 0b1_1000),
+            Self::RangePart => (0b10, 0),
+            Self::Put => (0b110, 0),
+            Self::DeleteRange | Self::Txn => (0b1010, 0b100),
+            Self::Op => (0b1_1110, 0),
+            Self::Watch => (0b1000_0100_0010, 0b1011_1100),
+            Self::Event | Self::EventAlone => (0b1100, 0b10),
+            Self::TimeToLive => (0b10_0010, 0b1_1100),
+            Self::KeepAlive => (0b10, 0b1100),
+            Self::KeyValue => (0b10_0010, 0b101_1100),
+        };
+        let bit = u32::try_from(field.number).ok().and_then(|number| 1u16.checked_shl(number))?;
+        (bit & (bytes | numbers) != 0).then_some(match field.value {
+            Value::Varint(_) => bit & numbers != 0,
+            Value::Bytes(_) => bit & bytes != 0,
+            Value::Fixed => false,
+        })
     }
 
     /// What an event is to the tenant. What the key held before is compacted away where etcd would not find it: it reads that at
@@ -192,6 +216,29 @@ impl Shape {
         let Some(watermark) = view.watermark.filter(|watermark| *watermark > 0) else { return Ok(Self::Event) };
         Ok(if mod_revision(event)? <= watermark { Self::EventAlone } else { Self::Event })
     }
+}
+
+/// Looks whether a message can be a `ResponseHeader`, of which nothing is any tenant's.
+fn check_header(view: &View<'_>, mut header: &[u8]) -> Result<(), Interrupt> {
+    while let Some(field) = wire::next(&mut header)? {
+        let fits = match (field.number, &field.value) {
+            (1..=4, Value::Varint(_)) => true,
+            (1..=4, _) => false,
+            (_, value) => !names_keys(view, value),
+        };
+        if !fits {
+            return Err(malformed());
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is unknown here holds keys as they are upstream, the tenant's or the proxy's own. What they are to the tenant
+/// nobody knows.
+#[cold]
+fn names_keys(view: &View<'_>, value: &Value<'_>) -> bool {
+    let Value::Bytes(bytes) = value else { return false };
+    [view.prefix.as_bytes(), view.meta.root()].iter().any(|prefix| memmem::find(bytes, prefix).is_some())
 }
 
 /// The revision of an encoded event; 0 of one without a key.

@@ -1,4 +1,5 @@
 mod answers;
+mod confused;
 pub(crate) mod generated;
 mod long;
 mod overtaken;
@@ -311,7 +312,7 @@ fn unknown_fields_are_refused_in_requests_and_kept_in_responses() {
     let range = Typed::<Range>::new(schema().unwrap()).unwrap();
     // Field 99, whose tag takes two bytes: a number, bytes, and eight and four bytes.
     let extra =
-        [&[0x98, 0x06, 1, 0x9a, 0x06, 4][..], b"/t/b", &[0x99, 0x06, 1, 2, 3, 4, 5, 6, 7, 8, 0x9d, 0x06, 1, 2, 3, 4]]
+        [&[0x98, 0x06, 1, 0x9a, 0x06, 4][..], b"/x/b", &[0x99, 0x06, 1, 2, 3, 4, 5, 6, 7, 8, 0x9d, 0x06, 1, 2, 3, 4]]
             .concat();
     let with_extra = |message: Vec<u8>| [message.as_slice(), &extra].concat();
 
