@@ -86,7 +86,7 @@ impl Examination {
         let rest = limit.saturating_sub(u64::try_from(longer).unwrap_or(u64::MAX));
         let level = if rest * 2 < limit { Level::Warning } else { Level::Ok };
         let message = format!(
-            "an upstream whose --max-request-bytes is {limit} takes requests of the tenant of {rest} bytes, and of {longer} fewer for each further key that they name"
+            "an upstream whose --max-request-bytes is {limit} takes writes of the tenant of about {rest} bytes, and of {longer} fewer for each further key that they name"
         );
         report.add("request size", &subject, level, message);
     }
