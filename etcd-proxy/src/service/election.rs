@@ -53,7 +53,7 @@ pub(super) async fn campaign(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let local = local.detached();
     let leader = LeaderKey { name: request.name, key: place.key.clone(), rev: place.revision, lease };
     outlive(call.tenant, async move |gone| {
-        match gone.run_until_cancelled(queue.wait_deletes(&local, place.revision - 1)).await {
+        match gone.run_until_cancelled(queue.wait_deletes(&local, place.revision.saturating_sub(1))).await {
             // As etcd's, a candidate that has failed otherwise than by its client's will still stands.
             Some(waited) => waited,
             None => {

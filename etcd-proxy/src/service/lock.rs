@@ -62,7 +62,7 @@ fn acquire(queue: &Queue, key: &Bytes, lease: i64) -> TxnRequest {
 /// Waits for one's turn. The place is given up if that fails or the client has gone.
 async fn wait(local: Local, queue: Queue, place: Place, gone: CancellationToken) -> Result<LockResponse, Status> {
     let turn = async {
-        queue.wait_deletes(&local, place.revision - 1).await?;
+        queue.wait_deletes(&local, place.revision.saturating_sub(1)).await?;
         // The lease may have ended meanwhile, and the key with it.
         local.range(&one(&place.key)).await
     };

@@ -130,7 +130,7 @@ impl Observer {
         kv: KeyValue,
         held: Held,
     ) -> Result<Option<LeaderResponse>, Status> {
-        self.stage = Stage::Told { key: kv.key.clone(), start_revision: revision(header)? + 1, held };
+        self.stage = Stage::Told { key: kv.key.clone(), start_revision: revision(header)?.saturating_add(1), held };
         Ok(Some(LeaderResponse { header, kv: Some(kv) }))
     }
 }
