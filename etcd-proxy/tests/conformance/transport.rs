@@ -206,7 +206,10 @@ async fn malformed_messages_end_streams_with_etcds_words() {
             // Half a tag.
             let (http, length, code, text) = answer_to(url, call, &[0, 0, 0, 0, 1, 0x80]).await;
             // Go's protobuf writes one space or the other, so that nobody relies on its words.
-            answers.push((http, length, code, text.replace('\u{a0}', " ")));
+            let text = text.replace('\u{a0}', " ");
+            // The protobuf of etcd 3.5 and 3.6 has other words for it.
+            let text = text.replace("unexpected EOF", "proto: cannot parse invalid wire-format data");
+            answers.push((http, length, code, text));
         }
         // An etcd that has no RangeStream does not look at the message; nor does the proxy before it.
         let there = answers[0].2 != Code::Unimplemented;
