@@ -75,6 +75,22 @@ impl fmt::Debug for LeaseSecret {
     }
 }
 
+/// An id for a lease whose client leaves it to the etcd to choose one, by which it goes upstream. etcd takes any positive number,
+/// too (`server/etcdserver/v3_server.go`, `LeaseGrant`).
+///
+/// # Errors
+/// When the system has no random numbers to give.
+pub fn fresh() -> Result<i64, CipherError> {
+    let mut bytes = [0; 8];
+    loop {
+        SystemRandom::new().fill(&mut bytes).map_err(|_| CipherError)?;
+        let id = i64::from_be_bytes(bytes) & i64::MAX;
+        if id != 0 {
+            return Ok(id);
+        }
+    }
+}
+
 // === impl LeaseCipher ===
 
 impl LeaseCipher {

@@ -28,7 +28,7 @@ use self::{
     usage::{Hits, LimitsCollector},
 };
 pub(crate) use self::{
-    account::{Account, NotAdmitted, Place},
+    account::{Account, NotAdmitted, Place, is_doubtful},
     follow::measure,
     tally::Present,
 };

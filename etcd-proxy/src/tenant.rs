@@ -53,9 +53,13 @@ pub const MAX_RANGE_STREAMS: usize = 512;
 const MAX_STALLED_STREAMS: usize = 32;
 /// Most snapshots of a tenant at a time: each has a temporary file as large as the tenant.
 const MAX_SNAPSHOTS: usize = 2;
+/// Most grants of leases at a time. They go on without their clients, so that nothing else bounds them.
+const MAX_GRANTS: usize = 256;
+/// Most grants of which nobody knows whether they were carried out.
+const MAX_DOUBTFUL_GRANTS: usize = 1024;
 /// The least memory for answers that are not long: several of them fit.
 const MIN_SHORT_BYTES: usize = 1 << 20;
-/// How long a RangeStream waits for one of them to end, and a snapshot likewise.
+/// How long a RangeStream waits for one of them to end, and a snapshot and a grant likewise.
 const PLACE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a tenant is.
@@ -127,6 +131,8 @@ struct Inner {
     range_streams: Arc<Semaphore>,
     stalled_streams: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
+    grants: Arc<Semaphore>,
+    doubtful_grants: Arc<Semaphore>,
     budget: Budget,
     short: Budget,
     requests: Arc<Budget>,
@@ -189,6 +195,8 @@ impl Tenant {
             range_streams,
             stalled_streams: Arc::new(Semaphore::new(MAX_STALLED_STREAMS)),
             snapshots: Arc::new(Semaphore::new(MAX_SNAPSHOTS)),
+            grants: Arc::new(Semaphore::new(MAX_GRANTS)),
+            doubtful_grants: Arc::new(Semaphore::new(MAX_DOUBTFUL_GRANTS)),
             budget,
             short,
             requests: Arc::new(requests),
@@ -353,6 +361,19 @@ impl Tenant {
     /// etcd's for too many requests, if none gets free.
     pub async fn snapshot_place(&self) -> Result<OwnedSemaphorePermit, EtcdError> {
         place(&self.0.snapshots).await
+    }
+
+    /// A place for the grant of a lease, likewise.
+    ///
+    /// # Errors
+    /// etcd's for too many requests, if none gets free.
+    pub async fn grant_place(&self) -> Result<OwnedSemaphorePermit, EtcdError> {
+        place(&self.0.grants).await
+    }
+
+    /// A place for a grant of which nobody knows whether it was carried out, if there is one.
+    pub fn doubtful_grant_place(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.doubtful_grants.clone().try_acquire_owned().ok()
     }
 
     /// Loads the mapping of lease ids if there is one, and sees to one that can stand in for it if there is none. Returns

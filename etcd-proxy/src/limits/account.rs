@@ -182,11 +182,15 @@ impl Place<'_> {
 
     /// It ended with an error, which says that nothing was written or does not say.
     pub(crate) fn failed(self, code: Code) {
-        match code {
-            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Internal => {}
-            _ => self.nothing(),
+        if !is_doubtful(code) {
+            self.nothing();
         }
     }
+}
+
+/// Whether what failed so may have been carried out.
+pub(crate) fn is_doubtful(code: Code) -> bool {
+    matches!(code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown | Code::Internal)
 }
 
 impl Drop for Place<'_> {

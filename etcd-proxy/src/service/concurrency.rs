@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::local::{Ended, Local};
-use crate::{compare, tenant::Tenant, upstream::Position};
+use crate::{compare, limits::Present, tenant::Tenant, upstream::Position};
 
 /// Time to live of a lease that is granted because the client brought none, in seconds (`concurrency/session.go`).
 const SESSION_TTL: i64 = 60;
@@ -138,9 +138,9 @@ impl Place {
 ///
 /// etcd begins to keep it alive and stops at once (`Session.Orphan`), so it lives for its time to live if its client does not
 /// see to it, and it is not revoked when the call ends.
-pub(super) async fn session(local: &Local, lease: i64) -> Result<i64, Status> {
+pub(super) async fn session(local: &Local, lease: i64, under_way: &mut Option<Present>) -> Result<i64, Status> {
     match lease {
-        0 => Ok(local.grant(SESSION_TTL).await?.id),
+        0 => Ok(local.grant(SESSION_TTL, under_way).await?.id),
         lease => Ok(lease),
     }
 }

@@ -16,6 +16,7 @@ use super::{
     local::Local,
     unary::{Answer, OwnCall, answer},
 };
+use crate::limits::Present;
 
 /// `v3election.ErrMissingLeaderKey`.
 const MISSING_LEADER: &str = "\"leader\" field must be provided";
@@ -28,8 +29,8 @@ const NO_LEADER: &str = "election: no leader";
 pub(super) async fn campaign(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: CampaignRequest = call.request("v3electionpb.CampaignRequest")?;
     let local = call.local();
-    let under_way = call.tenant.limits().unary()?;
-    let lease = session(&local, request.lease).await?;
+    let mut under_way = Some(call.tenant.limits().unary()?);
+    let lease = session(&local, request.lease, &mut under_way).await?;
     let queue = Queue::of(&request.name);
     let key = queue.key(lease);
     let stand = create(&key, request.value.clone(), lease, Request::RequestRange(one(&key)));
@@ -67,10 +68,10 @@ pub(super) async fn campaign(call: OwnCall<'_>) -> Result<BytesMut, Status> {
 }
 
 /// `Election.Proclaim`.
-pub(super) async fn proclaim(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+pub(super) async fn proclaim(call: OwnCall<'_>, under_way: &mut Option<Present>) -> Result<BytesMut, Status> {
     let request: ProclaimRequest = call.request("v3electionpb.ProclaimRequest")?;
     let local = call.local();
-    let (place, lease) = resumed(&local, request.leader).await?;
+    let (place, lease) = resumed(&local, request.leader, under_way).await?;
     let header = proclaimed(&local, &place, request.value, lease).await?;
     answer(&ProclaimResponse { header })
 }
@@ -86,18 +87,22 @@ pub(super) async fn leader(call: OwnCall<'_>) -> Result<Answer, Status> {
 }
 
 /// `Election.Resign`, which is no error for who does not lead.
-pub(super) async fn resign(call: OwnCall<'_>) -> Result<BytesMut, Status> {
+pub(super) async fn resign(call: OwnCall<'_>, under_way: &mut Option<Present>) -> Result<BytesMut, Status> {
     let request: ResignRequest = call.request("v3electionpb.ResignRequest")?;
     let local = call.local();
-    let (place, _) = resumed(&local, request.leader).await?;
+    let (place, _) = resumed(&local, request.leader, under_way).await?;
     let header = local.txn(&place.give_up()).await?.header;
     answer(&ResignResponse { header })
 }
 
 /// The place of a leader as its client names it, and its lease: a new one, if that names none.
-async fn resumed(local: &Local, leader: Option<LeaderKey>) -> Result<(Place, i64), Status> {
+async fn resumed(
+    local: &Local,
+    leader: Option<LeaderKey>,
+    under_way: &mut Option<Present>,
+) -> Result<(Place, i64), Status> {
     let leader = leader.ok_or_else(|| Status::unknown(MISSING_LEADER))?;
-    let lease = session(local, leader.lease).await?;
+    let lease = session(local, leader.lease, under_way).await?;
     Ok((Place { key: leader.key, revision: leader.rev }, lease))
 }
 

@@ -1,6 +1,6 @@
 //! LeaseGrant, LeaseRevoke and LeaseLeases, which work by marks: each lease has a meta key attached to it that goes when it goes.
 
-use std::future::ready;
+use std::{future::ready, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use proto::etcdserverpb::{
@@ -8,7 +8,7 @@ use proto::etcdserverpb::{
     LeaseRevokeResponse, LeaseStatus, PutRequest, PutResponse, RangeRequest, RangeResponse,
     range_request::{SortOrder, SortTarget},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 
 use super::{
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     error::EtcdError,
-    lease_id::CipherError,
-    limits::{Amount, NotAdmitted, Present},
+    lease_id::{self, CipherError},
+    limits::{Amount, NotAdmitted, Present, is_doubtful},
     meta,
     rewrite::View,
     tenant::Tenant,
@@ -28,6 +28,11 @@ use crate::{
 /// What the marks take, as they come and decoded, and what is made of them.
 const COPIES: usize = 3;
 
+/// How long it is looked for a lease whose grant was not answered, and how often: etcd itself gives a request up after 7 s, and one
+/// that stood still carries out what waits within moments.
+const DOUBT: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(5);
+
 const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 
 /// `Lease.LeaseGrant`. Goes on to its end when the client breaks it off: a lease without its mark would be neither listed nor
@@ -36,8 +41,10 @@ pub(super) async fn grant(call: OwnCall<'_>, under_way: &mut Option<Present>) ->
     let request: LeaseGrantRequest = call.request("etcdserverpb.LeaseGrantRequest")?;
     let (tenant, path, headers) = (call.tenant.clone(), call.path, call.headers.without_deadline());
     let place = under_way.take();
+    let granting = call.tenant.grant_place().await?;
     let work = async move {
         let call = OwnCall { tenant: &tenant, path, headers, message: Bytes::new() };
+        let _granting = granting;
         let frame = counted(&call, request).await?;
         Ok((frame, place))
     };
@@ -71,25 +78,25 @@ async fn granted(
     mut request: LeaseGrantRequest,
 ) -> Result<(LeaseGrantResponse, Option<i64>), Status> {
     let leases = call.tenant.leases().await?;
-    request.id = leases.to_upstream(request.id).map_err(internal)?;
-    let mut granted: LeaseGrantResponse = in_time(call.ask(&request)).await?;
+    // Chosen here, so that it is known when the answer never comes.
+    request.id = if request.id == 0 { lease_id::fresh() } else { leases.to_upstream(request.id) }.map_err(internal)?;
+    let granted: Result<LeaseGrantResponse, _> = in_time(call.ask(&request)).await;
+    let mut granted = granted.inspect_err(|status| {
+        if is_doubtful(status.code()) {
+            mark_if_granted(call, request.id);
+        }
+    })?;
     let mut marked_at = None;
     if granted.error.is_empty() {
-        let mark = PutRequest {
-            key: call.tenant.keys().lease_mark(granted.id),
-            value: meta::encode_presence(),
-            lease: granted.id,
-            ..Default::default()
-        };
-        match in_time(call.ask_by::<PutResponse>("/etcdserverpb.KV/Put", &mark)).await {
+        match mark(call, granted.id).await {
             Ok(put) => marked_at = put.header.map(|header| header.revision),
             // So short a lease that it is over already.
             Err(status) if status.code() == Code::NotFound => {}
             Err(status) => {
-                // Nobody was granted it. If this fails, too, it is there and unlisted until it expires.
+                // Nobody was granted it.
                 let revoke = LeaseRevokeRequest { id: granted.id };
-                if let Err(error) = in_time(call.ask_by::<LeaseRevokeResponse>(REVOKE, &revoke)).await {
-                    tracing::warn!(lease = granted.id, ttl = granted.ttl, %error, "a lease that could not be marked as the tenant's could not be revoked either; it stays until it expires");
+                if in_time(call.ask_by::<LeaseRevokeResponse>(REVOKE, &revoke)).await.is_err() {
+                    mark_if_granted(call, granted.id);
                 }
                 return Err(status);
             }
@@ -97,6 +104,49 @@ async fn granted(
     }
     granted.id = leases.to_tenant(granted.id).map_err(internal)?;
     Ok((granted, marked_at))
+}
+
+/// Marks a lease as the tenant's.
+async fn mark(call: &OwnCall<'_>, id: i64) -> Result<PutResponse, Status> {
+    let mark = PutRequest {
+        key: call.tenant.keys().lease_mark(id),
+        value: meta::encode_presence(),
+        lease: id,
+        ..Default::default()
+    };
+    in_time(call.ask_by("/etcdserverpb.KV/Put", &mark)).await
+}
+
+/// Marks a lease that may have been granted, and may yet be: the upstream carries out what it was asked for when it goes on, while
+/// nobody waits for it any more. An etcd lists and counts such a lease, too. It is not revoked: its client may have asked for
+/// the same id again.
+fn mark_if_granted(call: &OwnCall<'_>, id: i64) {
+    const GIVEN_UP: &str = "a lease that may have been granted could not be marked as the tenant's; if it is there, it is neither listed nor counted until it expires";
+    let Some(place) = call.tenant.doubtful_grant_place() else {
+        tracing::warn!(lease = id, "{GIVEN_UP}: too many are in doubt");
+        return;
+    };
+    let (tenant, path, headers) = (call.tenant.clone(), call.path, call.headers.detached());
+    call.tenant.outliving().spawn(async move {
+        let _place = place;
+        let until = Instant::now() + DOUBT;
+        let call = OwnCall { tenant: &tenant, path, headers, message: Bytes::new() };
+        loop {
+            match mark(&call, id).await {
+                Ok(_) => return,
+                Err(status) if Instant::now() >= until => {
+                    if status.code() != Code::NotFound {
+                        tracing::warn!(lease = id, error = %status, "{GIVEN_UP}");
+                    }
+                    return;
+                }
+                Err(_) => {}
+            }
+            if tenant.stop().run_until_cancelled(sleep(AGAIN)).await.is_none() {
+                return;
+            }
+        }
+    });
 }
 
 /// A step of a grant, whose client may have gone and waits for no end of it. It may have been carried out, as at etcd's own

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     error::EtcdError,
     grpc::{self, Share, UpstreamHeaders, framing::Frames},
+    limits::Present,
     rewrite::{DeleteRange, Range, Rpc, Txn, Typed},
     tenant::Tenant,
     unknown,
@@ -86,12 +87,12 @@ impl Local {
         Ok(self.call::<DeleteRange>("/etcdserverpb.KV/DeleteRange", request).await?.0)
     }
 
-    pub(super) async fn grant(&self, ttl: i64) -> Result<LeaseGrantResponse, Status> {
+    /// Grants a lease, by which the call keeps its place among those under way, too, when its client has gone.
+    pub(super) async fn grant(&self, ttl: i64, under_way: &mut Option<Present>) -> Result<LeaseGrantResponse, Status> {
         let message = LeaseGrantRequest { ttl, id: 0 }.encode_to_vec().into();
         let (path, headers) = ("/etcdserverpb.Lease/LeaseGrant", self.headers.clone());
         let call = OwnCall { tenant: &self.tenant, path, headers, message };
-        // Who waits for a lock is not among the requests under way.
-        let frame = lease::grant(call, &mut None).await.map_err(conveyed)?;
+        let frame = lease::grant(call, under_way).await.map_err(conveyed)?;
         message_of(frame)
     }
 

@@ -21,8 +21,8 @@ const SESSION_EXPIRED: &str = "mutex: session is expired";
 pub(super) async fn lock(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: LockRequest = call.request("v3lockpb.LockRequest")?;
     let local = call.local();
-    let under_way = call.tenant.limits().unary()?;
-    let lease = session(&local, request.lease).await?;
+    let mut under_way = Some(call.tenant.limits().unary()?);
+    let lease = session(&local, request.lease, &mut under_way).await?;
     let queue = Queue::of(&request.name);
     let key = queue.key(lease);
     let txn = local.txn(&acquire(&queue, &key, lease)).await?;

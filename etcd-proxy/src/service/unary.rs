@@ -92,9 +92,9 @@ async fn carry_out(own: &Own, call: OwnCall<'_>, under_way: &mut Option<Present>
         Own::Lock => lock::lock(call).await,
         Own::Unlock => lock::unlock(call).await,
         Own::Campaign => election::campaign(call).await,
-        Own::Proclaim => election::proclaim(call).await,
+        Own::Proclaim => election::proclaim(call, under_way).await,
         Own::Leader => return election::leader(call).await,
-        Own::Resign => election::resign(call).await,
+        Own::Resign => election::resign(call, under_way).await,
     };
     Ok(Answer { frame: frame?, share: None })
 }

@@ -6,12 +6,15 @@ use std::{
 };
 
 use etcd_proxy::limits::{LimitSettings, RateSettings, Usage};
-use proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,
-    LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest, RangeRequest, StatusRequest, TxnRequest, WatchCancelRequest,
-    WatchCreateRequest,
-    compare::{CompareResult, CompareTarget, TargetUnion},
-    watch_request::RequestUnion,
+use proto::{
+    etcdserverpb::{
+        AlarmMember, AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,
+        LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest, PutRequest, RangeRequest, StatusRequest,
+        TxnRequest, WatchCancelRequest, WatchCreateRequest,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        watch_request::RequestUnion,
+    },
+    v3lockpb::LockRequest,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -549,25 +552,49 @@ async fn sizes_are_the_tenants_own() {
     assert_eq!(quota(a.clone()).await, quota(etcd.client().await).await);
 }
 
-/// A grant goes on without its client. It keeps its place for as long as it does, which is not for ever.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_grant_keeps_its_place_when_its_client_has_gone() {
+/// Asks for something that needs a new lease, and goes away while the upstream grants it without an answer.
+async fn keeps_its_place<F>(ask: impl FnOnce(Client) -> F + Send + 'static)
+where
+    F: Future + Send,
+{
     let etcd = Etcd::start().await;
     let relay = Relay::before(&etcd, "/etcdserverpb.Lease/LeaseGrant", "").await;
     let limits = LimitSettings { concurrent_requests: NonZeroUsize::new(1), ..Default::default() };
     let proxy = Proxy::start_at(&relay.url, "/a/", |config| config.limits = limits).await;
-    let client = proxy.client().await;
+    let mut client = proxy.client().await;
     relay.hold();
-    let granting = tokio::spawn({
-        let mut client = client.clone();
-        async move { client.grant(0, 60).await }
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move {
+            ask(client).await;
+        }
     });
     eventually("it is under way", || async { relay.seen() == 1 }).await;
-    granting.abort();
-    let cancelled =
-        |line: &str| line.contains("\"LeaseGrant\"") && line.contains("\"Canceled\"") && line.ends_with(" 1");
+    asking.abort();
+    let cancelled = |line: &str| line.contains("\"Canceled\"") && line.ends_with(" 1");
     eventually("the client has gone", || async { proxy.metrics().lines().any(cancelled) }).await;
     assert_eq!(put(&client, "k", 1).await, too_many());
     eventually("it is given up", || async { put(&client, "k", 1).await == ok() }).await;
     assert_eq!(proxy.tenant.usage().await.requests_in_flight, 0);
+    // It was granted all the same.
+    let listed = async |client: &mut Client| client.lease.lease_leases(LeaseLeasesRequest {}).await;
+    eventually("it is the tenant's", async || {
+        listed(&mut client.clone()).await.unwrap().into_inner().leases.len() == 1
+    })
+    .await;
+    let id = listed(&mut client).await.unwrap().into_inner().leases[0].id;
+    client.put_with_lease("leased", id).await.unwrap();
+}
+
+/// A grant goes on without its client. It keeps its place for as long as it does, which is not for ever, and what comes of it
+/// is listed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_keeps_its_place_when_its_client_has_gone() {
+    keeps_its_place(|mut client| async move { client.grant(0, 60).await }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_does_that_for_a_lock() {
+    let lock = LockRequest { name: "l".into(), lease: 0 };
+    keeps_its_place(|mut client| async move { client.lock.lock(lock).await }).await;
 }
