@@ -40,7 +40,16 @@ pub fn write_completion(shell: Shell, out: &mut impl Write) -> io::Result<()> {
     // Written to a pipe that nobody reads, the generator would panic.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut with_default_command(), NAME, &mut script);
-    out.write_all(&script)
+    match shell {
+        Shell::Bash => out.write_all(with_right_labels(&String::from_utf8_lossy(&script)).as_bytes()),
+        _ => out.write_all(&script),
+    }
+}
+
+/// The generator for bash spells the dash in the program's name in two ways, so that no command would be found where its flags
+/// are listed (<https://github.com/clap-rs/clap/issues/6421>).
+fn with_right_labels(script: &str) -> String {
+    script.replace(&NAME.replace('-', "__subcmd__"), &NAME.replace('-', "__"))
 }
 
 /// Writes the manual page.

@@ -79,12 +79,22 @@ fn shells_are_told_all_commands_and_flags() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("completion");
     std::fs::write(&file, ok(etcd_proxy(&["completion", "bash"]))).unwrap();
-    let script = format!(
-        ". {} && COMP_WORDS=(etcd-proxy --listen-cl) COMP_CWORD=1 && _etcd__proxy etcd-proxy --listen-cl etcd-proxy && echo \"${{COMPREPLY[@]}}\"",
-        file.display()
-    );
-    let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
-    assert_eq!(ok(output), "--listen-client-urls\n");
+    let complete = |words: &str| {
+        let count = words.split_whitespace().count();
+        let last = words.split_whitespace().next_back().unwrap();
+        let script = format!(
+            ". {} && COMP_WORDS=({words}) COMP_CWORD={} && _etcd__proxy etcd-proxy {last} x && echo \"${{COMPREPLY[@]}}\"",
+            file.display(),
+            count - 1
+        );
+        ok(Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap())
+    };
+    assert_eq!(complete("etcd-proxy --listen-cl"), "--listen-client-urls\n");
+    assert!(complete("etcd-proxy ba").split_whitespace().any(|word| word == "backup"));
+    for (command, flag) in [("backup", "--file"), ("serve", "--quota-bytes"), ("check", "--observe")] {
+        let flags = complete(&format!("etcd-proxy {command} --"));
+        assert!(flags.split_whitespace().any(|word| word == flag), "{command}: {flags:?}");
+    }
 }
 
 #[test]
@@ -104,7 +114,7 @@ fn shells_and_the_manual_page_know_the_flags_that_the_help_does() {
         let name = command.get_name();
         assert!(page.contains(&format!("etcd-proxy-{name}")), "{name}: {page}");
         // The command's own part of the script.
-        let case = format!("\n        etcd__subcmd__proxy__subcmd__{name})");
+        let case = format!("\n        etcd__proxy__subcmd__{name})");
         let (_, part) = script.split_once(&case).unwrap_or_else(|| panic!("{case}: {script}"));
         let (_, options) = part.split_once(" opts=\"").unwrap();
         let (options, _) = options.split_once('"').unwrap();
