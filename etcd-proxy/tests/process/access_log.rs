@@ -28,6 +28,8 @@ async fn a_line_for_each_rpc_without_what_is_in_it() {
     assert_eq!((&put["code"], &put["level"]), (&"OK".into(), &"INFO".into()), "{put}");
     assert!(put["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{put}");
     assert!(put["duration_ms"].as_f64().unwrap() > 0.0, "{put}");
+    let decimals = put["duration_ms"].to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    assert!(decimals <= 3, "finer than microseconds: {put}");
     // Key, value, and what is around them.
     assert!((37..50).contains(&put["request_bytes"].as_u64().unwrap()), "{put}");
     assert!((10..60).contains(&put["response_bytes"].as_u64().unwrap()), "{put}");
