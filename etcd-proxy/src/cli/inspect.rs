@@ -87,6 +87,14 @@ pub struct ExamineArgs {
     /// Key prefix of the proxies' own bookkeeping on the upstream, the same for all that share it.
     #[arg(long, env = "ETCD_PROXY_META_PREFIX", default_value = "/etcd-proxy.meta/")]
     pub meta_prefix: OsString,
+    /// The proxy's --allow-unterminated-prefix: a prefix that does not end in "/" is no error.
+    #[arg(long, env = "ETCD_PROXY_ALLOW_UNTERMINATED_PREFIX", value_parser = values::boolean,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    pub allow_unterminated_prefix: bool,
+    /// The proxy's --force: a prefix that lies under or around "/registry/" is no error.
+    #[arg(long, env = "ETCD_PROXY_FORCE", value_parser = values::boolean,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
+    pub force: bool,
     /// The proxy's --max-request-bytes.
     #[arg(long, env = "ETCD_PROXY_MAX_REQUEST_BYTES", default_value = "1572864")]
     pub max_request_bytes: u32,

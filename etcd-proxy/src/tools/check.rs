@@ -14,7 +14,7 @@ use tonic::Status;
 use self::report::{Level, Report};
 use super::{ToolError, usage::prefix};
 use crate::{
-    cli::CheckArgs,
+    cli::{CheckArgs, ExamineArgs},
     config::UpstreamSettings,
     meta::MetaLayout,
     prefix::{Prefix, TERMINATOR},
@@ -37,18 +37,19 @@ struct Examination {
 /// # Errors
 /// When the flags make no sense, and when something was found that keeps a proxy from working.
 pub async fn check(args: CheckArgs) -> Result<(), ToolError> {
-    let layout = MetaLayout::new(prefix(args.check.meta_prefix.into_vec(), "--meta-prefix")?);
-    let tenant = args.check.prefix.map(|text| prefix(text.into_vec(), "--prefix")).transpose()?;
+    let flags = args.check;
+    let layout = MetaLayout::new(prefix(flags.meta_prefix.clone().into_vec(), "--meta-prefix")?);
+    let tenant = flags.prefix.clone().map(|text| prefix(text.into_vec(), "--prefix")).transpose()?;
     let upstream = Upstream::new(UpstreamSettings::try_from(args.upstream)?.load()?);
-    let patience = args.check.command_timeout;
+    let patience = flags.command_timeout;
     let mut examination = Examination { upstream, layout, tenant, patience, report: Report::default() };
-    examination.prefix(args.check.max_request_bytes);
+    examination.prefix(&flags);
     if examination.endpoints().await {
         let authentication = examination.authentication().await;
         examination.permissions(authentication).await;
         examination.claims().await;
         examination.alarms().await;
-        examination.compaction(args.check.observe).await;
+        examination.compaction(flags.observe).await;
     }
     examination.report.print(args.output.output)?;
     match examination.report.errors() {
@@ -66,23 +67,31 @@ impl Examination {
     }
 
     /// What can be said of the prefix alone.
-    fn prefix(&mut self, max_request_bytes: u32) {
+    fn prefix(&mut self, flags: &ExamineArgs) {
         const CHECK: &str = "prefix";
         let Some(prefix) = self.tenant.clone() else { return };
         let subject = prefix.to_string();
         let report = &mut self.report;
+        let taken = |taken: bool| if taken { Level::Warning } else { Level::Error };
+        let mut wrong = Vec::new();
         if prefix.overlaps(self.layout.prefix().as_bytes()) {
-            report.add(CHECK, &subject, Level::Error, format!("overlaps the meta prefix {}", self.layout.prefix()));
-        } else if prefix.overlaps_kubernetes() {
-            let message = "overlaps /registry/, where kube-apiserver keeps its data; it is served with --force only";
-            report.add(CHECK, &subject, Level::Warning, message);
-        } else if prefix.as_bytes().last() == Some(&TERMINATOR) {
-            report.add(CHECK, &subject, Level::Ok, "ends in / and is nobody else's by name");
-        } else {
-            let message = "does not end in /, so it contains others that begin with it; it is served with --allow-unterminated-prefix only";
-            report.add(CHECK, &subject, Level::Warning, message);
+            wrong.push((Level::Error, format!("overlaps the meta prefix {}", self.layout.prefix())));
         }
-        let (limit, longer) = (u64::from(max_request_bytes), prefix.as_bytes().len());
+        if prefix.overlaps_kubernetes() {
+            let message = "overlaps /registry/, where kube-apiserver keeps its data; it is served with --force only";
+            wrong.push((taken(flags.force), message.to_owned()));
+        }
+        if prefix.as_bytes().last() != Some(&TERMINATOR) {
+            let message = "does not end in /, so it contains others that begin with it; it is served with --allow-unterminated-prefix only";
+            wrong.push((taken(flags.allow_unterminated_prefix), message.to_owned()));
+        }
+        if wrong.is_empty() {
+            wrong.push((Level::Ok, "ends in / and is nobody else's by name".to_owned()));
+        }
+        for (level, message) in wrong {
+            report.add(CHECK, &subject, level, message);
+        }
+        let (limit, longer) = (u64::from(flags.max_request_bytes), prefix.as_bytes().len());
         let rest = limit.saturating_sub(u64::try_from(longer).unwrap_or(u64::MAX));
         let level = if rest * 2 < limit { Level::Warning } else { Level::Ok };
         let message = format!(
