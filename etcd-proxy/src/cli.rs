@@ -161,6 +161,10 @@ pub fn command() -> Command {
         .disable_help_subcommand(true)
         .subcommand_required(true)
         .about("A virtual etcd for one tenant: the etcd v3 API confined to a key prefix of a shared etcd.");
+    let [claim, release, usage, backup, restore, copy] =
+        [claim, release, usage, backup, restore, copy].map(|command| for_people(command, "warn"));
+    // Its table says what is wrong with the upstream.
+    let check = for_people(check, "error");
     let others = [claim, release, usage, check, backup, restore, copy, pages::completion(), pages::man()];
     let root = root.override_help(help::root(&serve, &others));
     [serve].into_iter().chain(others).fold(root, |root, command| {
@@ -172,6 +176,13 @@ pub fn command() -> Command {
 /// A command with what all have. A flag that is given twice counts once, as in Go: the later one, or both of a list.
 fn named(name: &'static str) -> Command {
     Command::new(name).args_override_self(true).arg(config_file::arg())
+}
+
+/// A command that speaks to a person, its log included.
+fn for_people(command: Command, level: &'static str) -> Command {
+    command
+        .mut_arg("log_format", |arg| arg.default_value("console"))
+        .mut_arg("log_level", move |arg| arg.default_value(level))
 }
 
 /// Names of environment variables that look like this program's flags and are none: misspelt, most likely.

@@ -31,3 +31,4 @@ pub mod traces;
 pub mod unknown;
 pub mod upstream;
 pub mod validate;
+mod words;

@@ -33,6 +33,7 @@ use crate::{
     prefix::Prefix,
     tls::TlsError,
     upstream::{Kv, Upstream},
+    words::counted,
 };
 
 /// Why a tool did not do its work.
@@ -64,7 +65,7 @@ pub enum ToolError {
     #[error("the upstream answers {:?}: {}", .0.code(), .0.message())]
     Upstream(#[from] Status),
     /// Something is wrong, which has been printed.
-    #[error("{0} of the findings keep a proxy from working")]
+    #[error("findings that keep a proxy from working: {0}")]
     Found(usize),
     /// No answer in time.
     #[error("not done within {0:?}; raise --command-timeout, or look whether the upstream of --endpoints is up")]
@@ -103,7 +104,7 @@ pub async fn claim(args: ClaimArgs) -> Result<(), ToolError> {
     let mut out = io::stdout().lock();
     writeln!(out, "{} is claimed by {}", tenancy.prefix, claim.owner)?;
     if keys > 0 {
-        writeln!(out, "it holds {keys} keys already, which its tenant will see")?;
+        writeln!(out, "it holds {} already, which its tenant will see", counted(keys, "key"))?;
     }
     match adoption {
         Some(adoption) => Ok(adoption.print(&mut out)?),

@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 
 pub use self::transfer::{TransferError, transfer};
 use super::{Claim, MetaError, MetaLayout, encode_presence};
-use crate::{compare, prefix::Prefix, upstream::Kv};
+use crate::{compare, prefix::Prefix, upstream::Kv, words::counted};
 
 /// How often a change starts over because somebody else changed the claims meanwhile.
 const ATTEMPTS: usize = 16;
@@ -95,7 +95,9 @@ pub enum ClaimError {
     },
     /// Nobody holds it, but whoever claims it would inherit something.
     #[error(
-        "prefix {prefix} is not claimed, but {keys} keys and {meta_keys} meta keys of an earlier owner are left under it"
+        "prefix {prefix} is not claimed, but {} and {} of an earlier owner are left under it",
+        counted(*keys, "key"),
+        counted(*meta_keys, "meta key")
     )]
     HoldsData {
         /// The prefix.
@@ -134,7 +136,9 @@ pub enum ReleaseError {
     },
     /// Something is left that whoever claims the prefix next would inherit.
     #[error(
-        "{keys} keys and {leases} leases are left under {prefix}, and whoever claims it next would inherit them; delete the keys and revoke the leases first (or let them expire), or add --keep-data"
+        "{} and {} are left under {prefix}, and whoever claims it next would inherit them; delete the keys and revoke the leases first (or let them expire), or add --keep-data",
+        counted(*keys, "key"),
+        counted(*leases, "lease")
     )]
     NotEmpty {
         /// The prefix.

@@ -20,6 +20,7 @@ use crate::{
     prefix::Prefix,
     tenant,
     upstream::Upstream,
+    words::counted,
 };
 
 /// Leases that are asked about at a time.
@@ -148,7 +149,15 @@ impl Relation {
 impl Adoption {
     /// Says what was done, with ids in hexadecimal as etcdctl has them.
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{} leases are adopted; {} were the tenant's already", self.adopted.len(), self.known)?;
+        let verb = |count: usize, one: &'static str, many: &'static str| if count == 1 { one } else { many };
+        writeln!(
+            out,
+            "{} {} adopted; {} {} the tenant's already",
+            counted(self.adopted.len(), "lease"),
+            verb(self.adopted.len(), "is", "are"),
+            self.known,
+            verb(self.known, "was", "were")
+        )?;
         if !self.adopted.is_empty() {
             let head = [("ID BEFORE", Align::Left), ("ID NOW", Align::Left), ("KEYS", Align::Right)];
             let rows: Vec<_> = self

@@ -22,11 +22,12 @@ use crate::{
     backup::{FORMAT, FormatError, Header, Resumed, Writer},
     cli::BackupArgs,
     config::{Tenancy, UpstreamSettings},
-    meta::MetaLayout,
+    meta::{MetaLayout, read_claim},
     metrics::Metrics,
     snapshot::{self, Keys, Moment},
     tenant::{Tenant, TenantConfig},
     upstream::{Upstream, UpstreamConfig},
+    words::counted,
 };
 
 /// How often a backup starts over because the upstream compacted its revision away.
@@ -110,16 +111,31 @@ pub async fn backup(args: BackupArgs) -> Result<(), ToolError> {
     let tenant = tenant(&tenancy, upstream);
     let file = &args.backup.file;
     let written = write(&tenant, file, args.backup.overwrite).await?;
-    let leases = written.leases.map_or_else(String::new, |leases| format!(" and {leases} leases"));
+    warn(&tenant, &written).await;
+    let leases = written.leases.map_or_else(String::new, |leases| format!(" and {}", counted(leases, "lease")));
     writeln!(
         io::stdout().lock(),
-        "{} holds {} keys{leases} of {} as of revision {}",
+        "{} holds {}{leases} of {} as of revision {}",
         file.display(),
-        written.keys,
+        counted(written.keys, "key"),
         tenancy.prefix,
         written.revision
     )?;
     Ok(())
+}
+
+/// Says what is so with a prefix that is misspelt, too: it is not claimed, or nothing is there.
+async fn warn(tenant: &Tenant, written: &Written) {
+    let TenantConfig { prefix, meta, .. } = tenant.config();
+    // A user who may not read the claim learns nothing of it.
+    if let Ok(None) = read_claim(&mut tenant.upstream().kv(), meta, prefix).await {
+        say(format_args!(
+            "WARNING: {prefix} is not claimed: nothing keeps another tenant from choosing a prefix that overlaps; run `etcd-proxy claim`"
+        ));
+    }
+    if written.keys == 0 {
+        say(format_args!("WARNING: nothing is stored under {prefix}: look whether --prefix is right"));
+    }
 }
 
 /// A tenant that no proxy serves here.

@@ -21,6 +21,7 @@ use crate::{
     config::{ConfigError, Tenancy, UpstreamSettings},
     snapshot,
     tenant::Tenant,
+    words::counted,
 };
 
 /// Why a tenant was not copied.
@@ -65,10 +66,10 @@ pub async fn copy(args: CopyArgs) -> Result<(), ToolError> {
     std::fs::remove_file(&work).map_err(|source| CopyError::WorkFile { path: work, source })?;
     writeln!(
         io::stdout().lock(),
-        "{} holds {} keys and {} leases of {} as of revision {}",
+        "{} holds {} and {} of {} as of revision {}",
         to.prefix,
-        restored.keys,
-        restored.leases,
+        counted(restored.keys, "key"),
+        counted(restored.leases, "lease"),
         from.prefix,
         restored.checked.header.revision
     )?;

@@ -32,6 +32,7 @@ use crate::{
     prefix::Prefix,
     startup::{self, StartupError, Verdict},
     tenant::Tenant,
+    words::counted,
 };
 
 /// Why a backup was not restored.
@@ -54,7 +55,9 @@ pub enum RestoreError {
     Unreachable,
     /// There is something already.
     #[error(
-        "{prefix} holds {keys} keys and {leases} leases: restore into an empty prefix, or give --overwrite to delete them first"
+        "{prefix} holds {} and {}: restore into an empty prefix, or give --overwrite to delete them first",
+        counted(*keys, "key"),
+        counted(*leases, "lease")
     )]
     NotEmpty {
         /// The prefix.
@@ -125,10 +128,10 @@ pub async fn restore(args: RestoreArgs) -> Result<(), ToolError> {
     let header = &restored.checked.header;
     writeln!(
         io::stdout().lock(),
-        "{} holds {} keys and {} leases from {}, a backup of {} as of revision {}",
+        "{} holds {} and {} from {}, a backup of {} as of revision {}",
         tenancy.prefix,
-        restored.keys,
-        restored.leases,
+        counted(restored.keys, "key"),
+        counted(restored.leases, "lease"),
         path.display(),
         shown_prefix(&header.prefix),
         header.revision

@@ -24,6 +24,7 @@ use crate::{
     meta::{self, MetaLayout, TenantKeys, read_claims},
     prefix::Prefix,
     upstream::Upstream,
+    words::counted,
 };
 
 /// How often the line of progress changes at most.
@@ -288,7 +289,7 @@ impl Report {
         }
         let (keys, leases) = self.tenants.iter().fold((0, 0), |sum, row| (sum.0 + row.keys, sum.1 + row.leases));
         let bytes: Option<i64> = self.tenants.iter().map(|row| row.bytes).sum();
-        rows.push(line(&format!("{} tenants", self.tenants.len()), keys, bytes, Some(leases)));
+        rows.push(line(&counted(self.tenants.len(), "tenant"), keys, bytes, Some(leases)));
         table(head, &rows)
     }
 }

@@ -115,6 +115,15 @@ async fn what_is_backed_up_is_restored() {
     assert!(said.contains("655 keys and 3 leases of /a/"), "{said}");
     assert!(fails(tool("backup", "/a/", &etcd, &[&file_flag(&file)])).contains("--overwrite"));
     ok(tool("backup", "/a/", &etcd, &[&file_flag(&file), "--overwrite"]));
+    // A misspelt prefix is noticed, though not refused.
+    let output = tool("backup", "/nope/", &etcd, &[&file_flag(&dir.path().join("nope.backup"))]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("/nope/ is not claimed") && said.contains("nothing is stored under /nope/"), "{said}");
+    assert!(ok(output).contains("0 keys and 0 leases of /nope/"));
+    ok(tool("claim", "/nope/", &etcd, &["--owner=somebody"]));
+    let output = tool("backup", "/nope/", &etcd, &[&file_flag(&dir.path().join("claimed.backup"))]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("not claimed") && said.contains("nothing is stored"), "{said}");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&file).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     assert!(!fs::read(&file).unwrap().windows(9).any(|window| window == b"neighbour"));
@@ -152,7 +161,7 @@ async fn nothing_is_overwritten_unless_told() {
     etcd.ctl(&["put", "/b/old", "v"]);
     let lessee = Proxy::start("/c/", &etcd, &[]).await;
     lessee.ctl(&["lease", "grant", "600"]);
-    for (prefix, what) in [("/b/", "1 keys and 0 leases"), ("/c/", "0 keys and 1 leases")] {
+    for (prefix, what) in [("/b/", "1 key and 0 leases"), ("/c/", "0 keys and 1 lease:")] {
         let said = fails(tool("restore", prefix, &etcd, &[&file_flag(&file)]));
         assert!(said.contains(what) && said.contains("--overwrite"), "{said}");
         let said = fails(tool("copy", "/a/", &etcd, &["--to-prefix", prefix]));

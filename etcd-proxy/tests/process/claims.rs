@@ -41,10 +41,10 @@ async fn data_that_is_left_is_not_passed_on_by_accident() {
     ok(claim(&etcd, "/a/", "one"));
     etcd.ctl(&["put", "/a/x", "1"]);
     let message = fails(release(&etcd, "/a/", &[]));
-    assert!(message.contains("1 keys") && message.contains("--keep-data"), "{message}");
+    assert!(message.contains("1 key and 0 leases") && message.contains("--keep-data"), "{message}");
     ok(release(&etcd, "/a/", &["--keep-data"]));
     let message = ok(claim(&etcd, "/a/", "two"));
-    assert!(message.contains("1 keys already"), "{message}");
+    assert!(message.contains("1 key already"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

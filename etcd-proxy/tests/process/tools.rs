@@ -111,6 +111,14 @@ async fn check_finds_what_is_wrong_and_says_what_to_do() {
         assert!(String::from_utf8_lossy(&output.stdout).contains(message), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("findings"), "{output:?}");
     }
+    // With the flags that a proxy would be given, a prefix is judged as that would.
+    for (prefix, flag) in [("/registry/x/", "--force"), ("/unended", "--allow-unterminated-prefix")] {
+        let prefix = format!("--prefix={prefix}");
+        let output = tool("check", &etcd, &[&prefix]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(flag), "{output:?}");
+        assert!(ok(tool("check", &etcd, &[&prefix, flag])).contains("WARNING   prefix"));
+    }
     // As no tool would leave it.
     let claim = etcd.ctl(&["get", "/etcd-proxy.meta/claims/2f612f", "--print-value-only"]);
     etcd.ctl(&["put", "/etcd-proxy.meta/claims/2f612f622f", claim.trim()]);
@@ -132,7 +140,14 @@ async fn check_finds_what_is_wrong_and_says_what_to_do() {
     assert_eq!(of(&etcd.url).unwrap()["level"], "ok");
     assert_eq!(level(&report, "claims"), "ok");
     let message = fails(etcd_proxy(&["check", "--endpoints", &dead]));
-    assert!(message.contains("2 of the findings"), "{message}");
+    assert!(message.contains("findings that keep a proxy from working: 1\n"), "{message}");
+    // What the table says is not said again, and nothing between the words is JSON.
+    let output = etcd_proxy(&["check", "--endpoints", &dead]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("unreachable") && !stderr.contains('{'), "{stderr}");
+    let message =
+        fails(etcd_proxy(&["claim", "--prefix=/a/", "--owner=x", "--command-timeout=3s", "--endpoints", &dead]));
+    assert!(message.contains("WARN") && message.contains("unreachable") && !message.contains('{'), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -61,7 +61,7 @@ impl Examination {
         if reached {
             self.unnamed_members(endpoints.len()).await;
         } else {
-            self.report.add(ENDPOINT, all, Level::Error, "none can be asked, so nothing else is looked at");
+            self.report.add(ENDPOINT, all, Level::Skipped, "none can be asked, so nothing else is looked at");
         }
         reached
     }
