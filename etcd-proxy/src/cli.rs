@@ -57,8 +57,8 @@ pub enum Invocation {
     Copy(Box<CopyArgs>),
     /// Print what a shell needs to complete commands and flags.
     Completion(Shell),
-    /// Print the manual page.
-    Man,
+    /// Print the manual page, or that of a command.
+    Man(Option<String>),
 }
 
 /// The program's name.
@@ -88,6 +88,20 @@ pub fn parse(
     let mut root = command();
     let environment: Vec<_> = environment.into_iter().collect();
     let mut argv = Argv::new(args, &root);
+    match argv.not_start.as_deref() {
+        None => {}
+        Some("" | "-h" | "--help") => return Err(help_of(root, help::grpc_proxy())),
+        Some(word) => {
+            let message = format!("grpc-proxy takes start, and behind it the flags of etcd's, not {word:?}");
+            return Err(root.error(ErrorKind::InvalidSubcommand, message));
+        }
+    }
+    if argv.grpc_proxy && argv.asks_for_help() {
+        root = root.mut_subcommand(SERVE, |serve| {
+            let help = help::grpc_proxy_start(&serve);
+            serve.override_help(help)
+        });
+    }
     if let Some(arguments) = argv.arguments() {
         let message = match arguments.is_empty() {
             true => "-- is refused: there are no arguments here".to_owned(),
@@ -116,13 +130,22 @@ pub fn parse(
             let shell = matches.get_one("shell").copied();
             shell.map(Invocation::Completion).ok_or_else(|| root.error(ErrorKind::MissingRequiredArgument, "no shell"))
         }
-        Some((pages::MAN, _)) => Ok(Invocation::Man),
+        Some((pages::MAN, matches)) => Ok(Invocation::Man(matches.get_one("command").cloned())),
         Some((_, matches)) => {
             let mut args = ServeArgs::from_arg_matches(matches)?;
             args.listen.grpc_proxy = grpc_proxy;
             Ok(Invocation::Serve(Box::new(args)))
         }
         None => Err(root.error(ErrorKind::MissingSubcommand, "no command")),
+    }
+}
+
+/// What clap says when it is asked for this help.
+fn help_of(root: Command, help: String) -> clap::Error {
+    let mut root = root.override_help(help);
+    match root.try_get_matches_from_mut([NAME, "--help"]) {
+        Err(help) => help,
+        Ok(_) => root.error(ErrorKind::DisplayHelp, "no help"),
     }
 }
 
@@ -165,7 +188,8 @@ pub fn command() -> Command {
         [claim, release, usage, backup, restore, copy].map(|command| for_people(command, "warn"));
     // Its table says what is wrong with the upstream.
     let check = for_people(check, "error");
-    let others = [claim, release, usage, check, backup, restore, copy, pages::completion(), pages::man()];
+    let names = [SERVE, CLAIM, RELEASE, USAGE, CHECK, BACKUP, RESTORE, COPY, pages::COMPLETION, pages::MAN];
+    let others = [claim, release, usage, check, backup, restore, copy, pages::completion(), pages::man(names)];
     let root = root.override_help(help::root(&serve, &others));
     [serve].into_iter().chain(others).fold(root, |root, command| {
         let help = help::command(&command);

@@ -34,7 +34,7 @@ const LEAST_KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where `etcd grpc-proxy start` listens, and what it advertises, unless told otherwise.
-const GRPC_PROXY_ADDRESS: &str = "127.0.0.1:23790";
+pub(crate) const GRPC_PROXY_ADDRESS: &str = "127.0.0.1:23790";
 
 /// A valid configuration of `serve`.
 #[derive(Clone, Debug)]

@@ -6,6 +6,9 @@ use clap::Command;
 
 use super::SERVE;
 
+/// What etcd's own proxy is called there.
+const GRPC_PROXY: &str = "grpc-proxy";
+
 /// The words of the command line in clap's form: the program, the command, its flags with two dashes.
 #[derive(Clone, Debug)]
 pub(super) struct Argv {
@@ -14,6 +17,8 @@ pub(super) struct Argv {
     flags: Vec<OsString>,
     /// Whether the command was `grpc-proxy start`, whose defaults hold then.
     pub(super) grpc_proxy: bool,
+    /// What stands behind `grpc-proxy` in the place of `start`.
+    pub(super) not_start: Option<String>,
 }
 
 impl Argv {
@@ -22,8 +27,10 @@ impl Argv {
         let mut args = args.into_iter();
         let mut head: Vec<OsString> = args.next().into_iter().collect();
         let mut flags: Vec<OsString> = args.map(two_dashes).collect();
+        as_flags(&mut flags);
         let word = |index: usize| flags.get(index).and_then(|word| word.to_str());
-        let grpc_proxy = word(0) == Some("grpc-proxy") && word(1) == Some("start");
+        let grpc_proxy = word(0) == Some(GRPC_PROXY) && word(1) == Some("start");
+        let not_start = (word(0) == Some(GRPC_PROXY) && !grpc_proxy).then(|| word(1).unwrap_or_default().to_owned());
         match word(0) {
             _ if grpc_proxy => {
                 flags.drain(..2);
@@ -35,7 +42,7 @@ impl Argv {
             Some(word) if !word.starts_with('-') => {}
             _ => head.push(SERVE.into()),
         }
-        Self { head, flags, grpc_proxy }
+        Self { head, flags, grpc_proxy, not_start }
     }
 
     /// The command, if it is known yet.
@@ -116,6 +123,19 @@ impl Argv {
 fn flag(word: &OsStr) -> Option<(&str, Option<&str>)> {
     let flag = word.to_str()?.strip_prefix("--")?;
     Some(flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value))))
+}
+
+/// The commands `help` and `version`, which etcdctl has, as the flags that say the same.
+fn as_flags(words: &mut [OsString]) {
+    let Some(first) = words.first_mut() else { return };
+    match first.to_str() {
+        Some("help") => {
+            *first = "--help".into();
+            words.rotate_left(1);
+        }
+        Some("version") => *first = "--version".into(),
+        _ => {}
+    }
 }
 
 fn two_dashes(arg: OsString) -> OsString {

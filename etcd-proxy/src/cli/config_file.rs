@@ -35,12 +35,14 @@ struct Entry {
     values: Vec<String>,
 }
 
-/// Where the values of a command line's flags that the file gave stand, for errors.
+/// Where the values that the command line does not give come from, for errors.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     path: PathBuf,
-    /// Flag and line.
+    /// Flag and line of the file.
     lines: Vec<(String, usize)>,
+    /// Flag and variable.
+    variables: Vec<(String, String)>,
 }
 
 /// A file that cannot be used.
@@ -91,8 +93,9 @@ pub(super) fn apply(
     if argv.asks_for_help() {
         return Ok(Origins::default());
     }
+    let variables = variables(argv, environment, command);
     let Some(path) = argv.value(FLAG).or_else(variable).filter(|path| !path.is_empty()) else {
-        return Ok(Origins::default());
+        return Ok(Origins { variables, ..Origins::default() });
     };
     let file = ConfigFile::read(PathBuf::from(path))?;
     let given = |arg: &Arg| {
@@ -101,7 +104,18 @@ pub(super) fn apply(
     };
     let (origins, flags) = file.flags(command, root, given)?;
     argv.extend(flags);
-    Ok(origins)
+    Ok(Origins { variables, ..origins })
+}
+
+/// The flags that the environment gives and the command line does not, each with its variable.
+fn variables(argv: &Argv, environment: &[(OsString, OsString)], command: &Command) -> Vec<(String, String)> {
+    let by_variable = command.get_arguments().filter_map(|arg| {
+        let (long, variable) = (arg.get_long()?, arg.get_env()?);
+        let given =
+            environment.iter().any(|(name, _)| name == variable) && !argv.flags().any(|(name, _)| is_called(arg, name));
+        given.then(|| (long.to_owned(), variable.to_string_lossy().into_owned()))
+    });
+    by_variable.collect()
 }
 
 // === impl ConfigFile ===
@@ -166,7 +180,7 @@ impl ConfigFile {
             }
         }
         match problems.is_empty() {
-            true => Ok((Origins { path: self.path, lines }, flags)),
+            true => Ok((Origins { path: self.path, lines, ..Origins::default() }, flags)),
             false => Err(ConfigFileError::Content { path: self.path, problems }),
         }
     }
@@ -192,16 +206,23 @@ impl Entry {
 // === impl Origins ===
 
 impl Origins {
-    /// clap's error, with the place in the file if that is where the value came from.
+    /// clap's error, with the place in the file or the variable if that is where the value came from.
     pub(super) fn explain(&self, error: clap::Error, root: &mut Command) -> clap::Error {
         let Some(clap::error::ContextValue::String(arg)) = error.get(clap::error::ContextKind::InvalidArg) else {
             return error;
         };
-        let name = arg.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
-        let Some((_, line)) = self.lines.iter().find(|(long, _)| long == name) else { return error };
+        // As in `--name <NAME>` or `--debug[=<DEBUG>]`.
+        let name = arg.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
+        let line = self.lines.iter().find(|(long, _)| long == name);
+        let variable = self.variables.iter().find(|(long, _)| long == name);
+        let origin = match (line, variable) {
+            (Some((_, line)), _) => format!("{}: line {line}", self.path.display()),
+            (None, Some((_, variable))) => variable.clone(),
+            (None, None) => return error,
+        };
         let message = error.to_string();
         let message = message.strip_prefix("error: ").unwrap_or(&message);
-        root.error(error.kind(), format!("{}: line {line}: {message}", self.path.display()))
+        root.error(error.kind(), format!("{origin}: {message}"))
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 
+use crate::config::GRPC_PROXY_ADDRESS;
+
 /// Where lines are broken.
 const WIDTH: usize = 100;
 
@@ -50,6 +52,8 @@ Exit status:
   is wrong.
 ";
 
+const ABOUT_GRPC_PROXY: &str = "Serve with the defaults of `etcd grpc-proxy start`, whose flags are understood.";
+
 /// `etcd-proxy --help`: the commands, and the flags of the default one.
 pub(super) fn root(serve: &Command, others: &[Command]) -> String {
     let mut text = String::from(
@@ -68,9 +72,10 @@ pub(super) fn root(serve: &Command, others: &[Command]) -> String {
     }
     _ = write!(
         text,
-        "  etcd-proxy --version
+        "  etcd-proxy version | --version
     Show the version of etcd-proxy.
 
+  etcd-proxy help [COMMAND]
   etcd-proxy [COMMAND] -h | --help
     Show the help information about etcd-proxy or one of its commands.
 {}
@@ -88,10 +93,29 @@ pub(super) fn command(command: &Command) -> String {
     format!("Usage:\n\n  {}\n    {}\n{flags}\n{values}", usage(command), about(command))
 }
 
+/// `etcd-proxy grpc-proxy`.
+pub(super) fn grpc_proxy() -> String {
+    format!(
+        "Usage:\n\n  etcd-proxy grpc-proxy start [flags]\n    {ABOUT_GRPC_PROXY}\n\n  \
+         etcd-proxy grpc-proxy start --help\n    List the flags.\n\n\
+         Without --listen-addr it listens on {GRPC_PROXY_ADDRESS}.\n"
+    )
+}
+
+/// `etcd-proxy grpc-proxy start --help`.
+pub(super) fn grpc_proxy_start(serve: &Command) -> String {
+    let flags = flags(serve).replace("'http://localhost:2379'", &format!("'http://{GRPC_PROXY_ADDRESS}'"));
+    format!("Usage:\n\n  etcd-proxy grpc-proxy start [flags]\n    {ABOUT_GRPC_PROXY}\n{flags}\n{VALUES}")
+}
+
 fn usage(command: &Command) -> String {
     let mut usage = format!("etcd-proxy {}", command.get_name());
     for arg in command.get_positionals() {
-        _ = write!(usage, " {}", arg.get_id().as_str().to_ascii_uppercase());
+        let name = arg.get_id().as_str().to_ascii_uppercase();
+        _ = match arg.is_required_set() {
+            true => write!(usage, " {name}"),
+            false => write!(usage, " [{name}]"),
+        };
     }
     if command.get_arguments().any(|arg| arg.get_long().is_some()) {
         usage.push_str(" [flags]");

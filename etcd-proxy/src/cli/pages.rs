@@ -28,8 +28,9 @@ pub(super) fn completion() -> Command {
 }
 
 /// `man`, for those who make packages.
-pub(super) fn man() -> Command {
-    Command::new(MAN).hide(true).about("Print the manual page etcd-proxy(1).")
+pub(super) fn man(commands: [&'static str; 10]) -> Command {
+    let command = Arg::new("command").value_parser(commands).help("The command whose page is printed");
+    Command::new(MAN).arg(command).about("Print the manual page etcd-proxy(1), or etcd-proxy-COMMAND(1).")
 }
 
 /// Writes the completion for `shell`.
@@ -52,14 +53,19 @@ fn with_right_labels(script: &str) -> String {
     script.replace(&NAME.replace('-', "__subcmd__"), &NAME.replace('-', "__"))
 }
 
-/// Writes the manual page.
+/// Writes the manual page, or that of a command.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_man(out: &mut impl Write) -> io::Result<()> {
-    Man::new(with_default_command().mut_args(with_variable))
-        .source(concat!("etcd-proxy ", env!("CARGO_PKG_VERSION")))
-        .render(out)
+pub fn write_man(name: Option<&str>, out: &mut impl Write) -> io::Result<()> {
+    // Built, a command knows what it is called as a part of the whole.
+    let mut all = command();
+    all.build();
+    let page = match name.and_then(|name| all.find_subcommand(name)) {
+        Some(command) => command.clone(),
+        None => with_default_command(),
+    };
+    Man::new(page.mut_args(with_variable)).source(concat!("etcd-proxy ", env!("CARGO_PKG_VERSION"))).render(out)
 }
 
 /// A flag whose explanation names its variable, as in the help.

@@ -139,10 +139,10 @@ pub struct SecurityArgs {
     #[arg(long, env = "ETCD_PROXY_CLIENT_CERT_ALLOWED_HOSTNAME", value_delimiter = ',')]
     pub client_cert_allowed_hostname: Vec<String>,
     /// Minimum TLS version. Possible values: TLS1.2, TLS1.3.
-    #[arg(long, env = "ETCD_PROXY_TLS_MIN_VERSION", default_value = "TLS1.2")]
+    #[arg(long, env = "ETCD_PROXY_TLS_MIN_VERSION", value_parser = values::tls_version, default_value = "TLS1.2")]
     pub tls_min_version: String,
     /// Maximum TLS version. Possible values: TLS1.2, TLS1.3 (empty for the newest).
-    #[arg(long, env = "ETCD_PROXY_TLS_MAX_VERSION", default_value = "")]
+    #[arg(long, env = "ETCD_PROXY_TLS_MAX_VERSION", value_parser = values::tls_version, default_value = "")]
     pub tls_max_version: String,
     /// Comma-separated list of supported TLS cipher suites between clients and the proxy, by Go's names (empty for all that
     /// there are). They are those of TLS 1.2: the ones of TLS 1.3 cannot be chosen.

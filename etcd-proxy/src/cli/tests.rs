@@ -208,6 +208,11 @@ fn a_file_is_refused_with_the_line_that_is_wrong() {
         ("client-transport-security:\n  auto-tls: true\n", &["line 2: auto-tls is refused"]),
         ("prefix: /a/\nquota-bytes: much\n", &["line 2: invalid value 'much' for '--quota-bytes"]),
         ("drain-timeout: soon\n", &["line 1: invalid value 'soon' for '--drain-timeout", "write for example 10s"]),
+        (
+            "prefix: /a/\naccess-log: yes\n",
+            &["line 2: invalid value 'yes' for '--access-log", "neither true nor false"],
+        ),
+        ("tls-min-version: TLS1.1\n", &["line 1: invalid value 'TLS1.1' for '--tls-min-version", "TLS1.2 and TLS1.3"]),
         ("name: [a, b]\n", &["line 1: name takes one value"]),
         ("config-file: other.yml\n", &["line 1: config-file is refused"]),
         ("prefix /a/\n", &["not a map of flags"]),
@@ -219,4 +224,37 @@ fn a_file_is_refused_with_the_line_that_is_wrong() {
     }
     let message = parse_words("etcd-proxy --config-file=/nowhere/proxy.yml").unwrap_err().to_string();
     assert!(message.contains("--config-file=/nowhere/proxy.yml: No such file"), "{message}");
+}
+
+#[test]
+fn grpc_proxy_says_that_it_takes_start_and_etcds_flags() {
+    for words in ["grpc-proxy", "grpc-proxy --help", "grpc-proxy -h", "help grpc-proxy"] {
+        let help = parse_words(&format!("etcd-proxy {words}")).unwrap_err();
+        assert_eq!(help.kind(), ErrorKind::DisplayHelp, "{words}");
+        let help = help.to_string();
+        assert!(help.contains("etcd-proxy grpc-proxy start [flags]") && help.contains("127.0.0.1:23790"), "{help}");
+    }
+    for words in ["grpc-proxy start --help", "help grpc-proxy start"] {
+        let help = parse_words(&format!("etcd-proxy {words}")).unwrap_err().to_string();
+        assert!(help.starts_with("Usage:\n\n  etcd-proxy grpc-proxy start [flags]\n"), "{help}");
+        assert!(help.contains("--listen-client-urls 'http://127.0.0.1:23790'"), "{help}");
+        assert!(!help.contains("'http://localhost:2379'"), "{help}");
+    }
+    for words in ["grpc-proxy gateway", "grpc-proxy --endpoints=x:1"] {
+        let message = parse_words(&format!("etcd-proxy {words}")).unwrap_err().to_string();
+        assert!(message.contains("takes start"), "{words}: {message}");
+    }
+}
+
+#[test]
+fn help_and_version_are_commands_as_in_etcdctl() {
+    let said = |words: &str| {
+        let error = parse_words(&format!("etcd-proxy {words}")).unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    assert_eq!(said("help"), said("--help"));
+    assert_eq!(said("help claim"), said("claim --help"));
+    assert_eq!(said("version"), said("--version"));
+    assert_eq!((said("help").0, said("version").0), (ErrorKind::DisplayHelp, ErrorKind::DisplayVersion));
+    assert_eq!(said("help nonsense").0, ErrorKind::InvalidSubcommand);
 }

@@ -49,6 +49,14 @@ pub(super) fn secret(text: &str) -> Result<Secret, String> {
     Ok(Secret::from(text))
 }
 
+/// A version of TLS in etcd's spelling; empty for any.
+pub(super) fn tls_version(text: &str) -> Result<String, String> {
+    match text {
+        "" | "TLS1.2" | "TLS1.3" => Ok(text.to_owned()),
+        _ => Err("possible values are TLS1.2 and TLS1.3".to_owned()),
+    }
+}
+
 /// Permissions of a file in octal, as `chmod` takes them.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {

@@ -52,7 +52,6 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
         ("--prefix=/a/ --cert-file=c --key-file=k --client-cert-allowed-cn=x", "--trusted-ca-file"),
         ("--prefix=/a/ --trusted-ca-file=ca", "--cert-file"),
         ("--prefix=/a/ --client-cert-allowed-cn=x --client-cert-allowed-hostname=y", "exclude each other"),
-        ("--prefix=/a/ --tls-min-version=TLS1.1", "TLS1.2 and TLS1.3"),
         ("--prefix=/a/ --tls-min-version=TLS1.3 --tls-max-version=TLS1.2", "leave no version"),
         ("--prefix=/a/ --cert-file=c --key-file=k --cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA", "_WITH_AES_128_GCM_"),
         ("--prefix=/a/ --cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "--cert-file"),

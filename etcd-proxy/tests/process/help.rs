@@ -37,7 +37,10 @@ fn every_flag_of_every_command_is_explained() {
     ] {
         assert!(help.contains(words), "{words}: {help}");
     }
-    assert!(!help.contains("etcd-proxy man"), "{help}");
+    assert!(
+        help.contains("\n  etcd-proxy man [COMMAND]\n") && help.contains("\n  etcd-proxy help [COMMAND]\n"),
+        "{help}"
+    );
     assert!(ok(etcd_proxy(&["--version"])).contains(env!("CARGO_PKG_VERSION")));
     assert!(fails(etcd_proxy(&["start"])).contains("start"));
 }
@@ -103,6 +106,38 @@ fn the_manual_page_has_every_flag_of_the_default_command() {
     assert!(page.contains(".TH etcd-proxy 1"), "{page}");
     for words in ["listen\\-client\\-urls", ".SH SECURITY", "Examples:", "quota\\-bytes", "etcd\\-proxy\\-claim"] {
         assert!(page.contains(words), "{words}: {page}");
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    for command in etcd_proxy::cli::command().get_subcommands() {
+        let name = command.get_name();
+        let page = ok(etcd_proxy(&["man", name])).replace("\\-", "-");
+        assert!(page.contains(&format!(".TH etcd-proxy-{name} 1")), "{name}: {page}");
+        assert!(page.contains(&format!("\\fBetcd-proxy {name}\\fR")), "{name}: {page}");
+        for flag in command.get_arguments().filter_map(|arg| arg.get_long()) {
+            assert!(page.contains(&format!("\\fB--{flag}\\fR")), "{name} --{flag}: {page}");
+        }
+    }
+    assert!(fails(etcd_proxy(&["man", "nonsense"])).contains("nonsense"));
+}
+
+/// A command line that is wrong is told from an upstream that is, whoever finds it.
+#[test]
+fn what_is_wrong_with_the_command_line_ends_with_2() {
+    for words in [&["serve"][..], &["claim", "--owner=x"], &["backup", "--file=x"], &["--nonsense"]] {
+        let output = etcd_proxy(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_wrong_is_named() {
+    for (variable, value) in [("ETCD_PROXY_ACCESS_LOG", "yes"), ("ETCD_PROXY_DRAIN_TIMEOUT", "soon")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_etcd-proxy"));
+        let message = fails(command.arg("--prefix=/a/").env(variable, value).output().unwrap());
+        assert!(message.contains(&format!("{variable}: invalid value '{value}'")), "{message}");
     }
 }
 
