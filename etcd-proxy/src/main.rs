@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use etcd_proxy::{
     cli::{self, Invocation, LogArgs, ServeArgs},
-    config::Config,
+    config::{Config, ConfigError},
     logging::{self, Backlog},
     serve, tools,
 };
@@ -26,10 +26,20 @@ fn main() -> ExitCode {
         Ok(Invocation::Restore(args)) => tool(&args.log, tools::restore(*args.clone())),
         Ok(Invocation::Copy(args)) => tool(&args.log, tools::copy(*args.clone())),
         Ok(Invocation::Completion(shell)) => cli::write_completion(shell, &mut io::stdout()).map_err(Into::into),
-        Ok(Invocation::Man) => cli::write_man(&mut io::stdout()).map_err(Into::into),
+        Ok(Invocation::Man(command)) => cli::write_man(command.as_deref(), &mut io::stdout()).map_err(Into::into),
         Err(error) => error.exit(),
     };
-    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // As clap has it for what it finds wrong itself.
+        Err(error) if is_of_command_line(&error) => ExitCode::from(2),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Whether the flags are wrong, and not what they lead to.
+fn is_of_command_line(error: &anyhow::Error) -> bool {
+    error.is::<ConfigError>() || matches!(error.downcast_ref(), Some(tools::ToolError::Config(_)))
 }
 
 /// Serves, whether or not somebody reads the log.
