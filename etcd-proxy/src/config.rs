@@ -338,11 +338,15 @@ fn client_urls(args: &ServeArgs, tls: bool) -> Result<Vec<ListenUrl>, ConfigErro
 fn listen_addr(address: &str, tls: bool) -> Result<ListenUrl, ConfigError> {
     let scheme = if tls { "https" } else { "http" };
     let host = if address.starts_with(':') { "0.0.0.0" } else { "" };
-    ListenUrl::parse("--listen-addr", &format!("{scheme}://{host}{address}"))
+    listen_url("--listen-addr", &format!("{scheme}://{host}{address}"))
 }
 
 fn listen_urls(flag: &'static str, urls: &[String]) -> Result<Vec<ListenUrl>, ConfigError> {
-    urls.iter().filter(|url| !url.is_empty()).map(|url| ListenUrl::parse(flag, url)).collect()
+    urls.iter().filter(|url| !url.is_empty()).map(|url| listen_url(flag, url)).collect()
+}
+
+fn listen_url(flag: &'static str, url: &str) -> Result<ListenUrl, ConfigError> {
+    ListenUrl::parse(url).map_err(|reason| ConfigError::Url { flag, url: url.to_owned(), reason })
 }
 
 fn advertised(args: &ListenArgs, clients: &[ListenUrl], tls: bool) -> Result<Vec<String>, ConfigError> {
@@ -581,15 +585,15 @@ fn user(
 // === impl ListenUrl ===
 
 impl ListenUrl {
-    fn parse(flag: &'static str, text: &str) -> Result<Self, ConfigError> {
-        let refuse = |reason| ConfigError::Url { flag, url: text.to_owned(), reason };
+    /// Reads a URL, or says what is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         if let Some((tls, path)) = text
             .strip_prefix("unix://")
             .map(|path| (false, path))
             .or_else(|| text.strip_prefix("unixs://").map(|path| (true, path)))
         {
             if !path.starts_with('/') {
-                return Err(refuse("the path of the socket must be absolute: unix:///PATH"));
+                return Err("the path of the socket must be absolute: unix:///PATH");
             }
             return Ok(Self { address: ListenAddress::Unix(path.into()), tls });
         }
@@ -597,13 +601,13 @@ impl ListenUrl {
             .strip_prefix("http://")
             .map(|rest| (false, rest))
             .or_else(|| text.strip_prefix("https://").map(|rest| (true, rest)))
-            .ok_or_else(|| refuse("the scheme must be http, https, unix or unixs"))?;
+            .ok_or("the scheme must be http, https, unix or unixs")?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = rest.rsplit_once(':').ok_or_else(|| refuse("the port is missing"))?;
-        let port = port.parse().map_err(|_| refuse("the port is no number up to 65535"))?;
+        let (host, port) = rest.rsplit_once(':').ok_or("the port is missing")?;
+        let port = port.parse().map_err(|_| "the port is no number up to 65535")?;
         let ip = match host.trim_start_matches('[').trim_end_matches(']') {
             "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            host => host.parse().map_err(|_| refuse("the host must be an IP address or localhost, as in etcd"))?,
+            host => host.parse().map_err(|_| "the host must be an IP address or localhost, as in etcd")?,
         };
         Ok(Self { address: ListenAddress::Tcp(SocketAddr::new(ip, port)), tls })
     }

@@ -73,7 +73,7 @@ pub enum CompactionArg {
 pub struct ListenArgs {
     /// List of URLs to listen on for client grpc traffic and http: http://IP:PORT, https://IP:PORT, unix:///PATH or
     /// unixs:///PATH.
-    #[arg(long, env = "ETCD_PROXY_LISTEN_CLIENT_URLS", value_delimiter = ',', default_value = "http://localhost:2379")]
+    #[arg(long, env = "ETCD_PROXY_LISTEN_CLIENT_URLS", value_parser = values::listen_url, value_delimiter = ',', default_value = "http://localhost:2379")]
     pub listen_client_urls: Vec<String>,
     /// Listen on HOST:PORT, as grpc-proxy spells it: with TLS if --cert-file is given. In place of --listen-client-urls.
     #[arg(long, env = "ETCD_PROXY_LISTEN_ADDR")]
@@ -88,7 +88,7 @@ pub struct ListenArgs {
     pub advertise_client_urls: Vec<String>,
     /// List of URLs to listen on for the /metrics, /usage, /livez, /readyz, /health and /version endpoints. For https, the
     /// client URL TLS info is used. Plaintext is served on any address, as by etcd: there is no way to the keys here.
-    #[arg(long, env = "ETCD_PROXY_LISTEN_METRICS_URLS", value_delimiter = ',', visible_alias = "metrics-addr")]
+    #[arg(long, env = "ETCD_PROXY_LISTEN_METRICS_URLS", value_parser = values::listen_url, value_delimiter = ',', visible_alias = "metrics-addr")]
     pub listen_metrics_urls: Vec<String>,
     /// Permissions of unix sockets, in octal.
     #[arg(long, env = "ETCD_PROXY_UNIX_SOCKET_MODE", value_parser = values::mode, default_value = "0600")]

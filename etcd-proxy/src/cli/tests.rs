@@ -213,6 +213,12 @@ fn a_file_is_refused_with_the_line_that_is_wrong() {
             &["line 2: invalid value 'yes' for '--access-log", "neither true nor false"],
         ),
         ("tls-min-version: TLS1.1\n", &["line 1: invalid value 'TLS1.1' for '--tls-min-version", "TLS1.2 and TLS1.3"]),
+        ("listen-client-urls: http://example.com:2379\n", &["line 1: invalid value", "IP address"]),
+        (
+            "prefix: /a/\nlisten-client-urls: [http://127.0.0.1:1, unix://relative]\n",
+            &["line 2: invalid value 'unix://relative'", "absolute"],
+        ),
+        ("prefix: /a/\nmetrics-addr: ftp://127.0.0.1:1\n", &["line 2: invalid value 'ftp://127.0.0.1:1'", "scheme"]),
         ("name: [a, b]\n", &["line 1: name takes one value"]),
         ("config-file: other.yml\n", &["line 1: config-file is refused"]),
         ("prefix /a/\n", &["not a map of flags"]),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::upstream::Secret;
+use crate::{config::ListenUrl, upstream::Secret};
 
 /// A boolean as Go's `strconv.ParseBool` reads it.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
@@ -54,6 +54,14 @@ pub(super) fn tls_version(text: &str) -> Result<String, String> {
     match text {
         "" | "TLS1.2" | "TLS1.3" => Ok(text.to_owned()),
         _ => Err("possible values are TLS1.2 and TLS1.3".to_owned()),
+    }
+}
+
+/// A URL to listen on; empty for none. It stays text, as the words of the command line do.
+pub(super) fn listen_url(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" => Ok(String::new()),
+        _ => ListenUrl::parse(text).map(|_| text.to_owned()),
     }
 }
 
