@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tonic::{Code, Status, body::Body};
 use tower::Service;
 
-pub use self::rpcs::{HEALTH_PATHS, HealthService, grpc_health, report};
+pub use self::rpcs::{HEALTH_PATHS, HealthReporter, HealthService, descriptors, grpc_health};
 use crate::{drain::Shutdown, gate::Gate, tenant::Tenant};
 
 /// How long the upstream gets to answer a probe. Kubernetes' own timeout is 1 s unless set; etcd waits 7 s for `/health`.

@@ -9,7 +9,7 @@ use crate::{
     config::{Config, ListenUrl},
     drain::{Shutdown, Signals},
     gate::Gate,
-    health::{HEALTH_PATHS, Probes, grpc_health, report},
+    health::{HEALTH_PATHS, Probes, grpc_health},
     limits::Limits,
     meta::MetaLayout,
     metrics::Metrics,
@@ -92,7 +92,7 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
     Limits::register(tenant.limits(), registry.sub_registry_with_prefix("etcd_proxy"));
     let router = service::router(tenant.clone())?;
     let services = gate.before(router.clone());
-    let (reporter, health) = grpc_health().await;
+    let (reporter, health) = grpc_health();
     let registry = Arc::new(registry);
     let probes_of = |services| Probes::new(services, tenant.clone(), gate.clone(), shutdown.clone(), registry.clone());
     let checks = probes_of(services.clone());
@@ -148,7 +148,7 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
         }
         tenant.start(&background);
         gate.open();
-        report(&reporter, true).await;
+        reporter.report(true);
         manager.status(&format!("serving {}", config.tenancy.prefix));
         tracing::info!(prefix = %config.tenancy.prefix, version = env!("CARGO_PKG_VERSION"), "serving");
         std::future::pending::<Result<(), StartupError>>().await
@@ -160,7 +160,7 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
             Ok(())
         }
     };
-    report(&reporter, false).await;
+    reporter.report(false);
     manager.stopping();
     shutdown.run(config.shutdown, &mut signals, &connections, tenant.outliving()).await;
     background.close();

@@ -20,6 +20,8 @@ use prost_types::{
 use thiserror::Error;
 use tonic::Status;
 
+use crate::health;
+
 /// Field numbers below this are found by index.
 const DIRECT: usize = 32;
 /// Go's limit for nested messages (`protowire.DefaultRecursionLimit`).
@@ -136,12 +138,12 @@ impl Schema {
         let mut all = FileDescriptorSet::default();
         for set in [
             proto::FILE_DESCRIPTOR_SET,
-            tonic_health::pb::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
             tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
         ] {
             all.merge(set)?;
         }
+        all.file.extend(health::descriptors()?.file);
         Self::from_descriptors(&all)
     }
 

@@ -1,21 +1,29 @@
 //! grpc.health.v1, whose calls are nobody's in particular and count as no tenant's: so they have bounds of their own.
 
+mod list;
+
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use http::{Request, Response};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::timeout,
 };
+use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body};
-use tonic_health::{
-    ServingStatus,
-    pb::health_server::HealthServer,
-    server::{HealthReporter, HealthService as Reported},
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse,
+    health_check_response::ServingStatus,
+    health_server::{Health, HealthServer},
 };
 use tower::Service as _;
 
+pub use self::list::descriptors;
 use crate::{
     error::EtcdError,
     grpc::{
@@ -26,11 +34,10 @@ use crate::{
 };
 
 /// The paths of the methods.
-pub const HEALTH_PATHS: [&str; 2] = [CHECK, WATCH];
+pub const HEALTH_PATHS: [&str; 3] = [CHECK, WATCH, LIST];
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
-/// Full name of their requests.
-const REQUEST: &str = "grpc.health.v1.HealthCheckRequest";
+const LIST: &str = "/grpc.health.v1.Health/List";
 
 /// The whole server, as grpc.health.v1 names it and as etcd reports it.
 const WHOLE_SERVER: &str = "";
@@ -44,25 +51,77 @@ const PROMPT: Duration = Duration::from_secs(10);
 /// The gRPC health service. Cheap to clone; all clones share its places.
 #[derive(Clone, Debug)]
 pub struct HealthService {
+    reported: Reported,
     server: HealthServer<Reported>,
     watches: Arc<Semaphore>,
 }
+
+/// What tells grpc.health.v1 whether the server serves.
+#[derive(Debug)]
+pub struct HealthReporter(watch::Sender<ServingStatus>);
+
+/// How the whole server does, which is all that there is to tell, as of an etcd. Answers read as grpc-go's (`health/server.go`).
+#[derive(Clone, Debug)]
+struct Reported(watch::Receiver<ServingStatus>);
 
 /// What a call holds until it has ended.
 struct Place(Option<OwnedSemaphorePermit>);
 
 /// Creates the gRPC health service, not serving, and what reports to it.
-pub async fn grpc_health() -> (HealthReporter, HealthService) {
-    let reporter = HealthReporter::new();
-    report(&reporter, false).await;
-    let server = HealthServer::new(Reported::from_health_reporter(reporter.clone()));
-    (reporter, HealthService { server, watches: Arc::new(Semaphore::new(WATCHES)) })
+pub fn grpc_health() -> (HealthReporter, HealthService) {
+    let (sender, receiver) = watch::channel(ServingStatus::NotServing);
+    let reported = Reported(receiver);
+    let server = HealthServer::new(reported.clone());
+    (HealthReporter(sender), HealthService { reported, server, watches: Arc::new(Semaphore::new(WATCHES)) })
 }
 
-/// Tells grpc.health.v1 whether the server serves.
-pub async fn report(reporter: &HealthReporter, serving: bool) {
-    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-    reporter.set_service_status(WHOLE_SERVER, status).await;
+// === impl HealthReporter ===
+
+impl HealthReporter {
+    /// Tells whether the server serves.
+    pub fn report(&self, serving: bool) {
+        let now = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        self.0.send_if_modified(|status| std::mem::replace(status, now) != now);
+    }
+}
+
+// === impl Reported ===
+
+impl Reported {
+    fn now(&self) -> HealthCheckResponse {
+        told(*self.0.borrow())
+    }
+}
+
+fn told(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}
+
+#[tonic::async_trait]
+impl Health for Reported {
+    async fn check(
+        &self,
+        request: tonic::Request<HealthCheckRequest>,
+    ) -> Result<tonic::Response<HealthCheckResponse>, Status> {
+        match request.get_ref().service.as_str() {
+            WHOLE_SERVER => Ok(tonic::Response::new(self.now())),
+            _ => Err(Status::not_found("unknown service")),
+        }
+    }
+
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn watch(
+        &self,
+        request: tonic::Request<HealthCheckRequest>,
+    ) -> Result<tonic::Response<Self::WatchStream>, Status> {
+        let statuses = match request.get_ref().service.as_str() {
+            WHOLE_SERVER => WatchStream::new(self.0.clone()).boxed(),
+            // It might come to be known.
+            _ => stream::iter([ServingStatus::ServiceUnknown]).chain(stream::pending()).boxed(),
+        };
+        Ok(tonic::Response::new(statuses.map(|status| Ok(told(status))).boxed()))
+    }
 }
 
 // === impl HealthService ===
@@ -79,11 +138,21 @@ impl HealthService {
             Ok(place) => place,
             Err(refused) => return Status::from(refused).into_http(),
         };
-        let request = request.map(|body| Body::new(Seen::new(body, REQUEST)));
+        let lists = request.uri().path() == LIST;
+        let name = if lists { list::REQUEST } else { "grpc.health.v1.HealthCheckRequest" };
+        let request = request.map(|body| Body::new(Seen::new(body, name)));
+        let answered = async {
+            if lists {
+                return list::answer(request, self.reported.now()).await;
+            }
+            match self.server.call(request).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        };
         let answer = async {
-            match timeout(PROMPT, self.server.call(request)).await {
-                Ok(Ok(response)) => Ok(response),
-                Ok(Err(never)) => match never {},
+            match timeout(PROMPT, answered).await {
+                Ok(response) => Ok(response),
                 Err(_) => Err(Status::deadline_exceeded("etcd-proxy: the request did not come in time")),
             }
         };
@@ -134,7 +203,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_do_not_come_are_not_waited_for_for_ever() {
-        let (_reporter, health) = grpc_health().await;
+        let (_reporter, health) = grpc_health();
         for path in HEALTH_PATHS {
             let (status, after) = ask_nothing(&health, path, None).await;
             assert_eq!(status.unwrap().code(), Code::DeadlineExceeded, "{path}");

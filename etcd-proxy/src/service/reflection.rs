@@ -23,6 +23,7 @@ use crate::{
         until_closing::UntilClosing,
         until_end::{OnEnd, until_end},
     },
+    health,
     metrics::Call,
     tenant::Tenant,
     unknown::SchemaError,
@@ -41,11 +42,9 @@ pub(super) fn services(serves: impl Fn(&str) -> bool) -> Result<[(&'static str, 
     let malformed = |error: &dyn std::fmt::Display| SchemaError::Reflection(error.to_string());
     let etcd = FileDescriptorSet::decode(proto::FILE_DESCRIPTOR_SET)?;
     let etcd = described(etcd, serves);
-    let builder = || {
-        Builder::configure()
-            .register_file_descriptor_set(etcd.clone())
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
+    let health = health::descriptors()?;
+    let builder =
+        || Builder::configure().register_file_descriptor_set(etcd.clone()).register_file_descriptor_set(health.clone());
     let v1 = builder().build_v1().map_err(|error| malformed(&error))?;
     let v1alpha = builder().build_v1alpha().map_err(|error| malformed(&error))?;
     Ok([

@@ -46,7 +46,8 @@ async fn messages_without_a_floor_end_nothing_but_their_call() {
     let etcd = Etcd::start().await;
     let proxy = Proxy::start("/a/", &etcd, &[]).await;
     let groups = groups(60_000);
-    for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
+    for method in ["Check", "Watch", "List"] {
+        let path = &format!("/grpc.health.v1.Health/{method}");
         let status = ask(&proxy, path, &groups).await;
         assert_eq!(status.code(), Code::Internal, "{path}: {status:?}");
         assert!(status.message().contains("cannot parse invalid wire-format data"), "{path}: {status:?}");

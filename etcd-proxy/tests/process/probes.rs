@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use http::{Request, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -111,6 +114,51 @@ async fn silent_and_surplus_connections_are_closed() {
         get(&format!("{}/version", proxy.url)).await.filter(|answer| answer.status == 200)
     })
     .await;
+}
+
+/// What comes first of a call of grpc.health.v1: its first message, or the status that it ends with.
+async fn first(url: &str, method: &str, message: &[u8]) -> Result<Vec<u8>, (Code, String)> {
+    let address = url.strip_prefix("http://").unwrap();
+    let request = Request::post(format!("http://etcd/grpc.health.v1.Health/{method}"))
+        .header(CONTENT_TYPE, "application/grpc")
+        .header("te", "trailers")
+        .body(Full::new(grpc_frame(message)))
+        .unwrap();
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let response = sender.send_request(request).await.unwrap();
+    let refused = Status::from_header_map(response.headers());
+    let first = match refused {
+        Some(status) => Err((status.code(), status.message().to_owned())),
+        None => {
+            let frame = timeout(SOON, response.into_body().frame()).await.expect("a message in time").unwrap().unwrap();
+            frame.into_data().map(|data| data.to_vec()).map_err(|trailers| {
+                let status = Status::from_header_map(trailers.trailers_ref().unwrap()).unwrap();
+                (status.code(), status.message().to_owned())
+            })
+        }
+    };
+    connection.abort();
+    first
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_service_answers_as_etcds_does() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let unknown = HealthCheckRequest { service: "etcdserverpb.KV".to_owned() }.encode_to_vec();
+    for method in ["Check", "Watch", "List", "Nope"] {
+        for message in [&b""[..], &unknown] {
+            let (ours, theirs) = (first(&proxy.url, method, message).await, first(&etcd.url, method, message).await);
+            assert_eq!(ours, theirs, "{method} {message:?}");
+        }
+    }
+    // Who watches what is not known goes on watching.
+    let request = HealthCheckRequest { service: "etcdserverpb.KV".to_owned() };
+    let mut watch = HealthClient::new(proxy.channel()).watch(request).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::ServiceUnknown);
+    assert!(timeout(Duration::from_millis(300), watch.message()).await.is_err());
 }
 
 /// A deadline holds for a client that does not watch over it itself.

@@ -58,7 +58,7 @@ async fn what_is_served_is_described_and_nothing_else() {
     assert_eq!(services.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 
     // Every file that a client needs to make sense of them is to be had, as grpcurl asks for them.
-    let mut files = BTreeSet::new();
+    let (mut files, mut methods) = (BTreeSet::new(), BTreeSet::new());
     for service in &services {
         let mut wanted = VecDeque::from([MessageRequest::FileContainingSymbol(service.clone())]);
         while let Some(question) = wanted.pop_front() {
@@ -67,6 +67,7 @@ async fn what_is_served_is_described_and_nothing_else() {
             };
             for file in found.file_descriptor_proto {
                 let file = FileDescriptorProto::decode(&*file).unwrap();
+                methods.extend(file.service.iter().flat_map(|service| &service.method).map(|m| m.name().to_owned()));
                 if files.insert(file.name().to_owned()) {
                     wanted.extend(file.dependency.into_iter().map(MessageRequest::FileByFilename));
                 }
@@ -74,6 +75,7 @@ async fn what_is_served_is_described_and_nothing_else() {
         }
     }
     assert!(files.len() > 8, "{files:?}");
+    assert!(methods.contains("Range") && methods.contains("List"), "{methods:?}");
     for other in ["restaurant.v1alpha1.Pizza", "no.such.Thing"] {
         let answer = answer(&proxy, MessageRequest::FileContainingSymbol(other.to_owned())).await;
         assert_eq!(answer.unwrap_err().code(), Code::NotFound, "{other}");
