@@ -17,7 +17,7 @@ use rustls::{ServerConfig, pki_types::pem};
 pub use self::{
     client::{ClientTlsFiles, ClientTlsPem, ClientTlsSource, Pem},
     reload::{CertificateMetrics, Reload, Reloadable, keep_fresh},
-    server::{AllowedClients, ServerTlsFiles, TlsVersions},
+    server::{AllowedClients, NotAllowed, ServerTlsFiles, TlsVersions},
     suites::{CipherSuites, UnknownSuite},
 };
 

@@ -14,7 +14,7 @@ use super::{
     ConnectionMetrics, Handler, HyperService, Peer, Standing, client_stream::ClientStream, listener::Stream,
     metrics::Refused,
 };
-use crate::{cork::Corked, drain::Shutdown, grpc::Calls};
+use crate::{cork::Corked, drain::Shutdown, grpc::Calls, tls::NotAllowed};
 
 /// What a connection is served with.
 pub(super) struct Connection {
@@ -41,7 +41,11 @@ impl Connection {
             Some(Ok(Ok(stream))) => self.serve_http(stream, handler).await,
             Some(Ok(Err(error))) => {
                 self.metrics.refused(Refused::handshake);
-                tracing::info!(%peer, error = &error as &dyn Error, "TLS handshake failed");
+                let error: &dyn Error = match NotAllowed::of(&error) {
+                    Some(refused) => refused,
+                    None => &error,
+                };
+                tracing::info!(%peer, error, "TLS handshake failed");
             }
             Some(Err(_)) => {
                 self.metrics.refused(Refused::timeout);

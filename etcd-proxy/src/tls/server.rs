@@ -1,12 +1,13 @@
 //! TLS towards the tenant's clients.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, ServerConfig, SignatureScheme,
     SupportedProtocolVersion,
     client::{danger::HandshakeSignatureValid, verify_server_name},
     pki_types::{CertificateDer, ServerName, UnixTime},
@@ -16,7 +17,7 @@ use rustls::{
     },
     version::{TLS12, TLS13},
 };
-use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer};
 
 use super::{
     TlsError,
@@ -51,6 +52,22 @@ pub enum TlsVersions {
     Only12,
 }
 
+/// A certificate of the CA whose names are not among those that are allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAllowed {
+    /// By its common name, which is given as it may be logged.
+    #[error("--client-cert-allowed-cn does not name the client's common name {0}")]
+    CommonName(String),
+    /// By its subject alternative names, likewise.
+    #[error("--client-cert-allowed-hostname names none of the client's alternative names {0}")]
+    Hostnames(String),
+}
+
+/// Most that is said of one name of a client.
+const NAME: usize = 64;
+/// Most names of a client that are said.
+const NAMES: usize = 4;
+
 /// Which files to use towards clients.
 #[derive(Clone, Debug)]
 pub struct ServerTlsFiles {
@@ -70,20 +87,75 @@ struct NamedClients {
 // === impl AllowedClients ===
 
 impl AllowedClients {
-    fn allows(&self, certificate: &CertificateDer<'_>) -> Result<bool, rustls::Error> {
-        match self {
-            Self::Any => Ok(true),
+    fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        let refused = match self {
+            Self::Any => None,
             Self::CommonNames(names) => {
-                let (_, certificate) = X509Certificate::from_der(certificate)
-                    .map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))?;
+                let parsed = parse(certificate)?;
                 // The last one counts where there are several, as with Go's pkix.Name.
-                let name = certificate.subject().iter_common_name().last().and_then(|name| name.as_str().ok());
-                Ok(name.is_some_and(|name| names.iter().any(|allowed| allowed == name)))
+                let name = parsed.subject().iter_common_name().last().and_then(|name| name.as_str().ok());
+                let allowed = name.is_some_and(|name| names.iter().any(|allowed| allowed == name));
+                (!allowed).then(|| NotAllowed::CommonName(said(name.unwrap_or_default())))
             }
             Self::Hostnames(names) => {
-                let certificate = ParsedCertificate::try_from(certificate)?;
-                Ok(names.iter().any(|name| verify_server_name(&certificate, name).is_ok()))
+                let parsed = ParsedCertificate::try_from(certificate)?;
+                let allowed = names.iter().any(|name| verify_server_name(&parsed, name).is_ok());
+                if allowed { None } else { Some(NotAllowed::Hostnames(alternative_names(&parse(certificate)?))) }
             }
+        };
+        match refused {
+            None => Ok(()),
+            Some(refused) => Err(CertificateError::Other(OtherError(Arc::new(refused))).into()),
+        }
+    }
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, rustls::Error> {
+    match X509Certificate::from_der(certificate) {
+        Ok((_, certificate)) => Ok(certificate),
+        Err(_) => Err(CertificateError::BadEncoding.into()),
+    }
+}
+
+/// A name that somebody else chose, as it may be logged.
+fn said(name: &str) -> String {
+    match name.char_indices().nth(NAME) {
+        Some((end, _)) => format!("{:?}…", name.get(..end).unwrap_or_default()),
+        None => format!("{name:?}"),
+    }
+}
+
+fn alternative_names(certificate: &X509Certificate<'_>) -> String {
+    let extension = certificate.subject_alternative_name().ok().flatten();
+    let names = extension.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
+    let mut words: Vec<String> = names.iter().take(NAMES).map(named).collect();
+    if names.len() > NAMES {
+        words.push("…".to_owned());
+    }
+    format!("[{}]", words.join(", "))
+}
+
+fn named(name: &GeneralName<'_>) -> String {
+    match name {
+        GeneralName::DNSName(name) => said(name),
+        GeneralName::IPAddress(bytes) => match (<[u8; 4]>::try_from(*bytes), <[u8; 16]>::try_from(*bytes)) {
+            (Ok(v4), _) => std::net::IpAddr::from(v4).to_string(),
+            (_, Ok(v6)) => std::net::IpAddr::from(v6).to_string(),
+            _ => "an address of no known kind".to_owned(),
+        },
+        // Of a kind that `verify_server_name` does not look at.
+        _ => "a name that is no host's".to_owned(),
+    }
+}
+
+// === impl NotAllowed ===
+
+impl NotAllowed {
+    /// What came of a handshake, if it was this.
+    pub fn of(error: &io::Error) -> Option<&Self> {
+        match error.get_ref()?.downcast_ref()? {
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other))) => other.downcast_ref(),
+            _ => None,
         }
     }
 }
@@ -196,10 +268,8 @@ impl ClientCertVerifier for NamedClients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
-        if self.allowed.allows(end_entity)? {
-            return Ok(verified);
-        }
-        Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        self.allowed.check(end_entity)?;
+        Ok(verified)
     }
 
     fn verify_tls12_signature(
@@ -222,5 +292,19 @@ impl ClientCertVerifier for NamedClients {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.chain.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_others_are_said_in_bounds() {
+        assert_eq!(said("team-b"), "\"team-b\"");
+        assert_eq!(said("a\nb\u{1b}[31m"), r#""a\nb\u{1b}[31m""#);
+        let long = said(&"ü".repeat(10_000));
+        assert_eq!(long.chars().count(), NAME + 3, "{long}");
+        assert!(long.ends_with("\"…"), "{long}");
     }
 }

@@ -71,13 +71,23 @@ async fn clients_need_a_certificate_of_the_right_ca_and_name() {
     fails(ctl(&mutual, &ca, None, &["get", "k"]));
     fails(ctl(&mutual, &ca, Some(&mallory), &["get", "k"]));
 
-    for allowed in ["--client-cert-allowed-cn=alice,carol", "--client-cert-allowed-hostname=alice"] {
+    for (allowed, refused) in [
+        (
+            "--client-cert-allowed-cn=alice,carol",
+            r#"--client-cert-allowed-cn does not name the client's common name \"bob\""#,
+        ),
+        (
+            "--client-cert-allowed-hostname=alice",
+            r#"names none of the client's alternative names [127.0.0.1, \"localhost\", \"bob\"]"#,
+        ),
+    ] {
         let mut flags = serving_flags(&server, Some(&ca));
         flags.push(allowed.to_owned());
         let named = proxy(&etcd, &flags).await;
         assert_eq!(ok(ctl(&named, &ca, Some(&alice), &["get", "k"])), "k\nv\n", "{allowed}");
         fails(ctl(&named, &ca, Some(&bob), &["get", "k"]));
         named.program.logged("TLS handshake failed").await;
+        assert!(named.program.log().contains(refused), "{}", named.program.log());
     }
 
     let mut flags = serving_flags(&server, None);
