@@ -55,6 +55,8 @@ pub enum Denied {
     Maintenance,
     /// Raising and disarming alarms of the upstream.
     Alarm,
+    /// Disarming the NOSPACE of the tenant's own quota.
+    OwnNoSpace,
     /// Users, roles and permissions.
     Auth,
     /// Compact where the operator switched it off.
@@ -135,6 +137,9 @@ impl From<Denied> for Status {
             }
             Denied::Alarm => {
                 "etcd-proxy: alarms of the shared etcd are raised and disarmed by its operator, not through a tenant's proxy"
+            }
+            Denied::OwnNoSpace => {
+                "etcd-proxy: this tenant has reached its quota; its NOSPACE is not disarmed but goes by itself once keys are deleted, or once the operator of this proxy raises the quota"
             }
             Denied::Auth => {
                 "etcd-proxy: users and roles are not administered here; access is granted by the client certificates that the operator of this proxy trusts"

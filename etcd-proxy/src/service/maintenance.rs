@@ -50,12 +50,13 @@ pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
 /// `Maintenance.Alarm`: the tenant's own NOSPACE, which goes off by itself. Those of the upstream are not its to touch.
 pub(super) async fn alarm(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: AlarmRequest = call.request("etcdserverpb.AlarmRequest")?;
-    if request.action != AlarmAction::Get as i32 {
-        return Err(Denied::Alarm.into());
-    }
-    let header = header(&call).await?;
     let wanted = [AlarmType::None as i32, AlarmType::Nospace as i32].contains(&request.alarm);
     let raised = wanted && call.tenant.limits().storage().is_some_and(Account::exhausted);
+    if request.action != AlarmAction::Get as i32 {
+        let own = raised && request.action == AlarmAction::Deactivate as i32;
+        return Err(if own { Denied::OwnNoSpace } else { Denied::Alarm }.into());
+    }
+    let header = header(&call).await?;
     let member_id = header.map_or(0, |header| header.member_id);
     let alarms = raised.then_some(AlarmMember { member_id, alarm: AlarmType::Nospace as i32 });
     answer(&AlarmResponse { header, alarms: alarms.into_iter().collect() })

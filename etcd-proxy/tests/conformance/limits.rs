@@ -11,6 +11,7 @@ use proto::{
         AlarmMember, AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,
         LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest, PutRequest, RangeRequest, StatusRequest,
         TxnRequest, WatchCancelRequest, WatchCreateRequest,
+        alarm_request::AlarmAction,
         compare::{CompareResult, CompareTarget, TargetUnion},
         watch_request::RequestUnion,
     },
@@ -109,6 +110,14 @@ async fn at_its_quota_a_tenant_cannot_grow_and_everything_else_goes_on() {
     assert_eq!(alarms, [AlarmMember { member_id, alarm: AlarmType::Nospace as i32 }]);
     let corrupt = AlarmRequest { alarm: AlarmType::Corrupt as i32, ..Default::default() };
     assert!(a.maintenance.alarm(corrupt).await.unwrap().into_inner().alarms.is_empty());
+    // What `etcdctl alarm disarm` asks for, here and where there is nothing of the tenant's to disarm.
+    let disarm = |alarm| AlarmRequest { action: AlarmAction::Deactivate as i32, member_id, alarm: alarm as i32 };
+    let (code, text) = refusal(a.maintenance.alarm(disarm(AlarmType::Nospace)).await);
+    assert!(code == Code::PermissionDenied && text.contains("once keys are deleted"), "{text}");
+    for (mut client, alarm) in [(a.clone(), AlarmType::Corrupt), (b.clone(), AlarmType::Nospace)] {
+        let (code, text) = refusal(client.maintenance.alarm(disarm(alarm)).await);
+        assert!(code == Code::PermissionDenied && text.contains("by its operator"), "{text}");
+    }
     let usage = first.tenant.usage().await;
     assert!(usage.quota_exceeded && usage.hits.quota_bytes == 2, "{usage:?}");
     for line in [
