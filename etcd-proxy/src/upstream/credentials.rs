@@ -39,6 +39,12 @@ const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
 /// How long a login may take: a member gives up after 7 s, and judging a password may take it long.
 const LOGIN_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a refused password is not tried again: judging one costs etcd much work, and its answer will be the same.
+const REFUSED_PAUSE: Duration = Duration::from_secs(2);
+
+/// How long a file is not looked at again whose password was refused.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long the file with the password may take.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -83,6 +89,16 @@ struct State {
     /// How the last attempt failed, until one succeeds.
     failure: Option<String>,
     backoff: Backoff,
+    refused: Option<Refused>,
+}
+
+/// A password that the upstream has judged to be none.
+struct Refused {
+    password: String,
+    /// When it may be tried again.
+    until: Instant,
+    /// When the file was last looked at, which may hold another one by now.
+    looked: Instant,
 }
 
 /// How a login ended.
@@ -186,8 +202,8 @@ impl Credentials {
     /// so in a task: judging a password takes time, and a request that gives up must not take from others what it began.
     ///
     /// # Errors
-    /// When the upstream cannot be asked, or refuses; it is then left alone for a while, since judging a password costs it
-    /// much work.
+    /// When the upstream cannot be asked, or refuses; it is then left alone for a while by all, since judging a password costs
+    /// it much work, unless the file holds another password.
     pub(super) async fn ticket<F>(
         self: &Arc<Self>,
         metrics: &UpstreamMetrics,
@@ -196,14 +212,16 @@ impl Credentials {
     where
         F: Future<Output = Result<AuthenticateResponse, Status>> + Send + 'static,
     {
-        if let Some(ticket) = self.current()? {
+        if let Some(ticket) = self.current() {
             return Ok(ticket);
         }
+        self.may_log_in()?;
         let login = self.login.clone().lock_owned().await;
         // Somebody else may have done it meanwhile, or failed.
-        if let Some(ticket) = self.current()? {
+        if let Some(ticket) = self.current() {
             return Ok(ticket);
         }
+        self.may_log_in()?;
         let (user, metrics) = (self.clone(), metrics.clone());
         // Waited for here; at the end of the process nobody misses a login.
         let logging_in = tokio::spawn(async move {
@@ -212,7 +230,7 @@ impl Credentials {
         });
         // A task that broke off has told nothing.
         logging_in.await.unwrap_or_else(|_| Err(not_logged_in()))?;
-        self.current()?.ok_or_else(not_logged_in)
+        self.current().ok_or_else(not_logged_in)
     }
 
     /// The password as it is now. A file is read beside the runtime's thread, since a disk may take its time.
@@ -249,7 +267,10 @@ impl Credentials {
             Ok(password) => password,
             Err(error) => return Err(self.failed(metrics, format!("the password cannot be read: {error}"))),
         };
-        let answer = authenticate(AuthenticateRequest { name: self.name.clone(), password });
+        if !self.is_news(&password) {
+            return Err(not_logged_in());
+        }
+        let answer = authenticate(AuthenticateRequest { name: self.name.clone(), password: password.clone() });
         // Nobody else ends it, and others wait for it.
         let answer = match timeout(LOGIN_PATIENCE, answer).await {
             Ok(answer) => answer,
@@ -269,41 +290,70 @@ impl Credentials {
             Err(status) if matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) => {
                 return Err(status);
             }
-            Err(status) => return Err(self.failed(metrics, status.message().to_owned())),
+            Err(status) => return Err(self.refused(metrics, password, status.message().to_owned())),
         };
-        match &login {
-            Login::Token(_) => tracing::debug!(user = self.name, "logged in to the upstream"),
-            Login::Off => tracing::debug!(user = self.name, "the upstream has authentication off"),
-        }
         metrics.logged_in(true);
         let mut state = self.state.lock();
+        match (&login, state.failure.take()) {
+            (_, Some(_)) => tracing::info!(user = self.name, "logged in to the upstream again"),
+            (Login::Token(_), None) => tracing::debug!(user = self.name, "logged in to the upstream"),
+            (Login::Off, None) => tracing::debug!(user = self.name, "the upstream has authentication off"),
+        }
         state.logins = state.logins.wrapping_add(1);
         state.current = Some(login);
-        state.failure = None;
         state.backoff.succeeded();
+        state.refused = None;
         Ok(())
     }
 
     /// What there is to go by, without asking anybody.
-    fn current(self: &Arc<Self>) -> Result<Option<Ticket>, Status> {
+    fn current(self: &Arc<Self>) -> Option<Ticket> {
         let state = self.state.lock();
-        match &state.current {
-            Some(login) => {
-                let token = match login {
-                    Login::Token(token) => Some(token.clone()),
-                    Login::Off => None,
-                };
-                Ok(Some(Ticket { user: self.clone(), login: state.logins, token }))
+        let token = match state.current.as_ref()? {
+            Login::Token(token) => Some(token.clone()),
+            Login::Off => None,
+        };
+        Some(Ticket { user: self.clone(), login: state.logins, token })
+    }
+
+    /// Refuses while the upstream is left alone, which it is for all of those who ask.
+    fn may_log_in(&self) -> Result<(), Status> {
+        let (state, now) = (self.state.lock(), Instant::now());
+        let pauses = state.refused.as_ref().is_some_and(|refused| match &self.password {
+            Password::Text(_) => now < refused.until,
+            Password::File(_) => now < refused.until && now < refused.looked + LOOK_PAUSE,
+        });
+        if pauses || !state.backoff.is_over(now) { Err(not_logged_in()) } else { Ok(()) }
+    }
+
+    /// Whether this password is not the one that was refused just now.
+    fn is_news(&self, password: &str) -> bool {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        match &mut state.refused {
+            Some(refused) if now < refused.until => {
+                refused.looked = now;
+                refused.password != password
             }
-            None if !state.backoff.is_over(Instant::now()) => Err(not_logged_in()),
-            None => Ok(None),
+            _ => true,
         }
     }
 
+    /// Notes that the upstream has judged.
+    fn refused(&self, metrics: &UpstreamMetrics, password: String, reason: String) -> Status {
+        let now = Instant::now();
+        self.state.lock().refused = Some(Refused { password, until: now + REFUSED_PAUSE, looked: now });
+        self.note(metrics, reason, REFUSED_PAUSE)
+    }
+
+    /// Notes that it did not come to that.
     fn failed(&self, metrics: &UpstreamMetrics, reason: String) -> Status {
+        let wait = self.state.lock().backoff.failed(Instant::now());
+        self.note(metrics, reason, wait)
+    }
+
+    fn note(&self, metrics: &UpstreamMetrics, reason: String, wait: Duration) -> Status {
         metrics.logged_in(false);
         let mut state = self.state.lock();
-        let wait = state.backoff.failed(Instant::now());
         let known = state.failure.as_ref() == Some(&reason);
         if known {
             tracing::debug!(user = self.name, reason, "cannot log in to the upstream");
@@ -410,17 +460,47 @@ mod tests {
         assert!(user.failure().unwrap().contains("no answer"));
     }
 
+    /// Whoever asks, and from the first time on.
     #[tokio::test(start_paused = true)]
-    async fn a_refused_password_is_not_tried_again_at_once() {
-        let (user, metrics) = (user(), UpstreamMetrics::default());
-        let wrong = async |_| Err(Status::invalid_argument("etcdserver: authentication failed"));
-        assert_eq!(user.ticket(&metrics, wrong).await.unwrap_err().code(), Code::Unavailable);
+    async fn a_refused_password_is_tried_every_two_seconds() {
+        let (user, metrics, judged) = (user(), UpstreamMetrics::default(), Arc::new(AtomicU32::new(0)));
+        let wrong = || {
+            let judged = judged.clone();
+            async move |_| {
+                judged.fetch_add(1, Ordering::Relaxed);
+                Err(Status::invalid_argument("etcdserver: authentication failed"))
+            }
+        };
+        for _ in 0..60 {
+            for refused in join_all((0..3).map(|_| user.ticket(&metrics, wrong()))).await {
+                assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+            }
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!(judged.load(Ordering::Relaxed), 3);
         assert_eq!(user.failure().unwrap(), "etcdserver: authentication failed");
-        let right = async |_| token("t");
-        assert_eq!(user.ticket(&metrics, right).await.unwrap_err().code(), Code::Unavailable);
-        tokio::time::advance(std::time::Duration::from_secs(2)).await;
-        user.ticket(&metrics, right).await.unwrap();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        user.ticket(&metrics, async |_| token("t")).await.unwrap();
         assert_eq!(user.failure(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_password_in_the_file_is_tried_at_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "old").unwrap();
+        let user = Arc::new(Credentials::new("tenant", Password::File(file.path().to_owned())));
+        let metrics = UpstreamMetrics::default();
+        let judge = async |request: AuthenticateRequest| match request.password.as_str() {
+            "new" => token("t"),
+            _ => Err(Status::invalid_argument("etcdserver: authentication failed")),
+        };
+        user.ticket(&metrics, judge).await.unwrap_err();
+        tokio::time::advance(LOOK_PAUSE).await;
+        // The same is not judged again.
+        user.ticket(&metrics, async |_| token("t")).await.unwrap_err();
+        fs::write(file.path(), "new").unwrap();
+        tokio::time::advance(LOOK_PAUSE).await;
+        user.ticket(&metrics, judge).await.unwrap();
     }
 
     #[tokio::test]
