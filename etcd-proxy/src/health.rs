@@ -5,7 +5,7 @@
 
 mod rpcs;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -13,6 +13,7 @@ use http::{
     header::{ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
 };
 use http_body_util::Full;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use proto::etcdserverpb::{
     AlarmRequest, AlarmType, RangeRequest, StatusRequest, alarm_request::AlarmAction, kv_client::KvClient,
@@ -40,6 +41,19 @@ pub struct Probes<S> {
     gate: Gate,
     shutdown: Shutdown,
     registry: Arc<Registry>,
+    told: Told,
+}
+
+/// How `/health` was answered last, for each way to ask, so that the log tells changes alone. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+struct Told(Arc<Mutex<HashMap<Asked, String>>>);
+
+/// What a question about health leaves out: who leaves out more may be told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    serializable: bool,
+    without_nospace: bool,
+    without_corrupt: bool,
 }
 
 /// Body of `/health`.
@@ -63,7 +77,7 @@ struct Versions {
 impl<S> Probes<S> {
     /// Probes that look through `services`, those of `tenant`.
     pub fn new(services: S, tenant: Tenant, gate: Gate, shutdown: Shutdown, registry: Arc<Registry>) -> Self {
-        Self { services, tenant, gate, shutdown, registry }
+        Self { services, tenant, gate, shutdown, registry, told: Told::default() }
     }
 }
 
@@ -96,17 +110,15 @@ where
 
     /// As etcd's (`etcdhttp/health.go`): alarms, then a read.
     async fn health(&self, uri: &Uri) -> Response<Full<Bytes>> {
-        let serializable = query(uri, "serializable").any(|value| value == "true");
-        let reason = match self.alarm(uri).await {
+        let asked = Asked::by(uri);
+        let reason = match self.alarm(asked).await {
             Some(alarm) => Some(format!("ALARM {alarm}")),
-            None => self.read(serializable).await.err().map(|status| format!("RANGE ERROR:{}", status.message())),
+            None => self.read(asked.serializable).await.err().map(|status| format!("RANGE ERROR:{}", status.message())),
         };
+        self.told.note(asked, reason.as_deref());
         let (status, health) = match &reason {
             None => (StatusCode::OK, "true"),
-            Some(reason) => {
-                tracing::warn!(reason, "serving /health false");
-                (StatusCode::SERVICE_UNAVAILABLE, "false")
-            }
+            Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "false"),
         };
         let body = serde_json::to_string(&Health { health, reason: reason.unwrap_or_default() }).unwrap_or_default();
         match status {
@@ -199,16 +211,16 @@ where
     }
 
     /// The first alarm that is not excluded. Where alarms are not to be seen there are none.
-    async fn alarm(&self, uri: &Uri) -> Option<&'static str> {
+    async fn alarm(&self, asked: Asked) -> Option<&'static str> {
         let request = AlarmRequest { action: AlarmAction::Get.into(), ..Default::default() };
         let answer = patient(MaintenanceClient::new(self.services.clone()).alarm(request)).await.ok()?.into_inner();
         answer.alarms.iter().find_map(|alarm| {
-            let name = match alarm.alarm() {
-                AlarmType::Nospace => "NOSPACE",
-                AlarmType::Corrupt => "CORRUPT",
+            let (name, left_out) = match alarm.alarm() {
+                AlarmType::Nospace => ("NOSPACE", asked.without_nospace),
+                AlarmType::Corrupt => ("CORRUPT", asked.without_corrupt),
                 AlarmType::None => return None,
             };
-            (!query(uri, "exclude").any(|excluded| excluded == name)).then_some(name)
+            (!left_out).then_some(name)
         })
     }
 
@@ -221,6 +233,40 @@ where
             ..Default::default()
         };
         patient(KvClient::new(self.services.clone()).range(request)).await.map(drop)
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    /// Notes an answer, and logs it where it is news.
+    fn note(&self, asked: Asked, reason: Option<&str>) {
+        let mut told = self.0.lock();
+        match reason {
+            Some(reason) if told.get(&asked).is_none_or(|before| before != reason) => {
+                told.insert(asked, reason.to_owned());
+                tracing::warn!(reason, "serving /health false");
+            }
+            Some(_) => {}
+            None => {
+                if told.remove(&asked).is_some() {
+                    tracing::info!("serving /health true again");
+                }
+            }
+        }
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn by(uri: &Uri) -> Self {
+        let excludes = |alarm| query(uri, "exclude").any(|excluded| excluded == alarm);
+        Self {
+            serializable: query(uri, "serializable").any(|value| value == "true"),
+            without_nospace: excludes("NOSPACE"),
+            without_corrupt: excludes("CORRUPT"),
+        }
     }
 }
 

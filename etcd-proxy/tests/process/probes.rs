@@ -81,6 +81,31 @@ async fn the_metrics_port_tells_alive_from_ready() {
     assert!(health.body.starts_with(r#"{"health":"false","reason":"RANGE ERROR:"#), "{}", health.body);
 }
 
+/// A probe asks every few seconds, for as long as an outage takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_tells_when_health_changes_and_no_more() {
+    let mut etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    let health = async || get(&format!("{}/health", proxy.url)).await.unwrap();
+    let logged = |words: &str| proxy.program.log().matches(words).count();
+    assert_eq!(health().await.status, 200);
+    etcd.kill();
+    let mut reasons = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        reasons.insert(health().await.body);
+    }
+    // It may change while connections end.
+    let changes = logged("serving /health false");
+    assert!(changes >= 1 && changes <= reasons.len(), "{reasons:?}: {}", proxy.program.log());
+    etcd.run().await;
+    eventually("health", async || (health().await.status == 200).then_some(())).await;
+    for _ in 0..3 {
+        assert_eq!(health().await.status, 200);
+    }
+    proxy.program.logged("serving /health true again").await;
+    assert_eq!(logged("serving /health true"), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_and_surplus_connections_are_closed() {
     let etcd = Etcd::start().await;
