@@ -21,7 +21,7 @@ use crate::{
         AllowedClients, CipherSuites, ClientTls, ClientTlsFiles, ServerTlsFiles, TlsError, TlsVersions, UnknownSuite,
     },
     traces::TraceSettings,
-    upstream::{Credentials, Endpoint, EndpointError, Password, Secret, UpstreamConfig},
+    upstream::{Address, Credentials, Endpoint, EndpointError, Password, Secret, UpstreamConfig},
 };
 
 /// Most connections at a time on the metrics listeners.
@@ -198,6 +198,10 @@ pub enum ConfigError {
     Endpoint(#[from] EndpointError),
     #[error("--endpoints names {0}, which speaks TLS; give --cacert, the CA that verifies it")]
     NoCa(Endpoint),
+    #[error(
+        "--endpoints={endpoint} leads to this proxy itself, which listens on {url}; name the shared etcd there, or another address in {flag}"
+    )]
+    Itself { endpoint: String, url: ListenUrl, flag: &'static str },
     #[error("--password and --password-file exclude each other; give one of them")]
     PasswordTwice,
     #[error("--max-range-streams={0} is not between 1 and {MAX_RANGE_STREAMS}")]
@@ -253,8 +257,13 @@ impl TryFrom<ServeArgs> for Config {
             Duration::ZERO => KEEPALIVE_TIMEOUT,
             timeout => timeout,
         };
+        let tenancy = Tenancy::try_from(args.tenant)?;
+        let upstream = UpstreamSettings::try_from(args.upstream)?;
+        // Last, since it is so by default.
+        refuse_itself(&upstream, "--listen-client-urls", &clients)?;
+        refuse_itself(&upstream, "--listen-metrics-urls", &metrics)?;
         Ok(Self {
-            tenancy: Tenancy::try_from(args.tenant)?,
+            tenancy,
             name: args.view.name,
             compaction: match args.view.compaction_policy {
                 CompactionArg::Virtual => CompactionPolicy::Virtual,
@@ -266,7 +275,7 @@ impl TryFrom<ServeArgs> for Config {
             metrics,
             tls,
             cert_reload_interval: args.security.cert_reload_interval,
-            upstream: UpstreamSettings::try_from(args.upstream)?,
+            upstream,
             connections: ConnectionSettings {
                 max_connections: args.limits.max_connections,
                 max_connections_per_client: args.limits.max_connections_per_client,
@@ -287,6 +296,16 @@ impl TryFrom<ServeArgs> for Config {
             traces: traces(args.telemetry),
         })
     }
+}
+
+/// A proxy that is its own upstream would wait for itself for ever. By default both are at port 2379 of this host.
+fn refuse_itself(upstream: &UpstreamSettings, flag: &'static str, urls: &[ListenUrl]) -> Result<(), ConfigError> {
+    for endpoint in &upstream.config.endpoints {
+        if let Some(url) = urls.iter().find(|url| url.takes(&endpoint.address)) {
+            return Err(ConfigError::Itself { endpoint: endpoint.to_string(), url: url.clone(), flag });
+        }
+    }
+    Ok(())
 }
 
 fn limits(args: &QuotaArgs, max_streams: usize) -> Result<LimitSettings, ConfigError> {
@@ -610,6 +629,31 @@ impl ListenUrl {
             host => host.parse().map_err(|_| "the host must be an IP address or localhost, as in etcd")?,
         };
         Ok(Self { address: ListenAddress::Tcp(SocketAddr::new(ip, port)), tls })
+    }
+
+    /// Whether whoever connects to `address` comes here, as far as that can be told without asking for names.
+    fn takes(&self, address: &Address) -> bool {
+        match (&self.address, address) {
+            (ListenAddress::Tcp(own), Address::Tcp(host, port)) => {
+                let own_ip = own.ip().to_canonical();
+                let same_host = match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+                    // Somebody else may listen on the loopback address of the other family.
+                    Ok(ip) if own_ip.is_unspecified() => {
+                        (ip.is_loopback() || ip.is_unspecified()) && (own_ip.is_ipv6() || ip.is_ipv4())
+                    }
+                    Ok(ip) => {
+                        ip == own_ip || ip.is_unspecified() && own_ip.is_loopback() && ip.is_ipv4() == own_ip.is_ipv4()
+                    }
+                    Err(_) => {
+                        host.eq_ignore_ascii_case("localhost") && (own_ip.is_loopback() || own_ip.is_unspecified())
+                    }
+                };
+                // Port 0 is whichever the system chooses.
+                same_host && own.port() == *port && *port != 0
+            }
+            (ListenAddress::Unix(own), Address::Unix(path)) => own == path,
+            _ => false,
+        }
     }
 
     /// Whether only processes on this host can connect.

@@ -4,7 +4,9 @@ use super::*;
 use crate::cli::{Invocation, parse};
 
 fn config(flags: &str) -> Result<Config, ConfigError> {
-    let words = format!("etcd-proxy {flags}");
+    // By default it is where the proxy itself listens by default.
+    let endpoints = if flags.contains("--endpoints") { "" } else { "--endpoints=etcd:2379" };
+    let words = format!("etcd-proxy {flags} {endpoints}");
     match parse(words.split_whitespace().map(Into::into), []) {
         Ok(Invocation::Serve(args)) => Config::try_from(*args),
         other => panic!("{flags}: {other:?}"),
@@ -78,6 +80,39 @@ fn what_is_unsafe_or_incomplete_is_refused_by_name() {
             Ok(_) => panic!("{flags} was accepted"),
         }
     }
+}
+
+#[test]
+fn a_proxy_is_not_its_own_upstream() {
+    for (listens, endpoint, itself) in [
+        ("http://localhost:2379", "127.0.0.1:2379", true),
+        ("http://127.0.0.1:2379", "http://localhost:2379", true),
+        ("http://[::1]:2379", "http://LOCALHOST:2379", true),
+        ("http://127.0.0.1:2379", "[::ffff:127.0.0.1]:2379", true),
+        ("http://[::1]:2379", "[::1]:2379", true),
+        ("http://0.0.0.0:2379", "127.0.0.2:2379", true),
+        ("http://[::]:2379", "127.0.0.1:2379", true),
+        ("http://127.0.0.1:2379", "0.0.0.0:2379", true),
+        ("http://10.0.0.1:2379", "http://10.0.0.2:2379,http://10.0.0.1:2379", true),
+        ("unix:///run/a.sock", "unix:///run/a.sock", true),
+        ("http://127.0.0.1:12379", "127.0.0.1:2379", false),
+        ("http://127.0.0.1:2379", "127.0.0.2:2379", false),
+        ("http://127.0.0.1:2379", "[::1]:2379", false),
+        ("http://0.0.0.0:2379", "[::1]:2379", false),
+        ("http://0.0.0.0:2379", "etcd:2379", false),
+        ("http://10.0.0.1:2379", "localhost:2379", false),
+        ("http://127.0.0.1:0", "127.0.0.1:2379", false),
+        ("unix:///run/a.sock", "unix:///run/b.sock", false),
+    ] {
+        let flags = format!(
+            "--prefix=/a/ --listen-client-urls={listens} --advertise-client-urls=http://h:1 --allow-plaintext --endpoints={endpoint}"
+        );
+        let refused = matches!(config(&flags), Err(ConfigError::Itself { .. }));
+        assert_eq!(refused, itself, "{flags}");
+    }
+    let both = "--endpoints=127.0.0.1:2381 --listen-metrics-urls=http://0.0.0.0:2381";
+    let error = config(&format!("--prefix=/a/ {both}")).unwrap_err().to_string();
+    assert!(error.contains("leads to this proxy itself") && error.contains("--listen-metrics-urls"), "{error}");
 }
 
 #[test]

@@ -103,6 +103,10 @@ fn every_default_of_etcd_and_of_grpc_proxy_may_be_spelled_out() {
             let mut words: Vec<OsString> = vec!["etcd-proxy".into()];
             words.extend(arguments.iter().filter(|word| **word != "--help").map(OsString::from));
             words.extend(["--prefix=/a/".into(), format!("--{flag}={value}").into()]);
+            // An etcd has no upstream, which by default would be the proxy itself.
+            if arguments == ["--help"] {
+                words.push("--endpoints=etcd:2379".into());
+            }
             let Ok(cli::Invocation::Serve(args)) = cli::parse(words, []) else {
                 panic!("--{flag}={value} is not understood")
             };

@@ -13,7 +13,11 @@ async fn unsafe_settings_are_refused_with_a_way_out() {
         (&["--prefix=/etcd-proxy.meta/x/", "--force"], "--meta-prefix"),
         (&["--prefix=/a/", "--listen-client-urls=http://0.0.0.0:1"], "--allow-plaintext"),
         (&["--prefix=/a/", "--auto-tls"], "--auto-tls is refused"),
-        (&["--prefix=/a/", "--cert-file=/nowhere/c.pem", "--key-file=/nowhere/k.pem"], "/nowhere/c.pem"),
+        (&["--prefix=/a/"], "leads to this proxy itself"),
+        (
+            &["--prefix=/a/", "--endpoints=127.0.0.1:1", "--cert-file=/nowhere/c.pem", "--key-file=/nowhere/k.pem"],
+            "/nowhere/c.pem",
+        ),
     ] {
         let message = fails(etcd_proxy(flags));
         assert!(message.contains(words), "{flags:?}: {message}");
