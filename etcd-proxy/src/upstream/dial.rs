@@ -84,6 +84,10 @@ enum DialError {
     Greeting(#[source] io::Error),
     #[error("the endpoint closed the connection before it said anything")]
     Closed,
+    #[error(
+        "the endpoint closed the connection before it said anything; it may speak TLS, which takes https:// (or unixs://) and --cacert"
+    )]
+    ClosedPlaintext,
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     #[error("the endpoint wants TLS, but no CA certificate is configured")]
@@ -249,14 +253,15 @@ impl Dialer {
         traffic: Traffic,
         in_flight: &Arc<AtomicUsize>,
     ) -> Result<Sender, DialError> {
+        let closed = || if endpoint.tls { DialError::Closed } else { DialError::ClosedPlaintext };
         let (stream, greeted) = Greeting::awaited(stream);
         let (sender, mut connection) =
             self.speak(Corked::new(stream), traffic, in_flight).await.map_err(DialError::Http)?;
         // Within the dial timeout, as all of this.
         tokio::select! {
             biased;
-            greeted = greeted => greeted.map_err(|_| DialError::Closed)?.map_err(DialError::Greeting)?,
-            ended = &mut connection => return Err(ended.map_or_else(DialError::Http, |()| DialError::Closed)),
+            greeted = greeted => greeted.map_err(|_| closed())?.map_err(DialError::Greeting)?,
+            ended = &mut connection => return Err(ended.map_or_else(DialError::Http, |()| closed())),
         }
         let (dialer, endpoint) = (self.clone(), endpoint.clone());
         let open = self.config.metrics.dialled(&endpoint);

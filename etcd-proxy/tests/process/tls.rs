@@ -96,6 +96,18 @@ async fn clients_need_a_certificate_of_the_right_ca_and_name() {
     assert_eq!(ok(ctl(&old, &ca, None, &["get", "k"])), "k\nv\n");
 }
 
+/// Whoever leaves out `https://` is told what may be missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn plaintext_to_a_member_that_speaks_tls_is_named() {
+    let dir = TempDir::new().unwrap();
+    let server = Ca::new(dir.path(), "ca").issue(dir.path(), "server");
+    let flags = ["--cert-file", text(&server.cert), "--key-file", text(&server.key)].map(str::to_owned);
+    let etcd = Etcd::start_with(format!("https://{}", free_address()), &flags).await;
+    let address = etcd.url.strip_prefix("https://").unwrap();
+    let proxy = Proxy::spawn("/a/", address, &[]);
+    proxy.program.logged("it may speak TLS").await;
+}
+
 /// Says hello with what `tls` remembers of sessions. Returns how the session began, if the server answers.
 async fn greets(tls: &Arc<ClientConfig>, url: &str) -> std::io::Result<HandshakeKind> {
     let stream = TcpStream::connect(url.trim_start_matches("https://")).await?;
