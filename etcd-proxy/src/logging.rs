@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::Serialize;
+use tonic::Status;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -16,10 +17,11 @@ use tracing::{
 };
 use tracing_subscriber::{
     Layer,
+    field::{RecordFields, VisitOutput as _},
     filter::Targets,
     fmt::{
         FmtContext, FormatEvent, FormatFields, MakeWriter,
-        format::Writer,
+        format::{DefaultVisitor, Writer},
         time::{FormatTime as _, SystemTime},
     },
     layer::SubscriberExt as _,
@@ -28,7 +30,10 @@ use tracing_subscriber::{
 };
 
 pub use self::backlog::Backlog;
-use crate::cli::{LogArgs, LogFormat, LogLevel};
+use crate::{
+    cli::{LogArgs, LogFormat, LogLevel},
+    metrics::code_name,
+};
 
 /// What lines of the access log are logged under. They are written when they are asked for, whatever the level.
 pub const ACCESS: &str = "etcd_proxy::access";
@@ -50,7 +55,7 @@ pub fn init(args: &LogArgs, out: impl for<'a> MakeWriter<'a> + Send + Sync + 'st
     let layer = tracing_subscriber::fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(out);
     let layer = match args.log_format {
         LogFormat::Json => layer.event_format(JsonLines).boxed(),
-        LogFormat::Console => layer.boxed(),
+        LogFormat::Console => layer.fmt_fields(ConsoleFields).boxed(),
     };
     tracing_subscriber::registry().with(layer.with_filter(targets)).init();
 }
@@ -67,16 +72,54 @@ struct Line {
     target: Option<String>,
 }
 
-/// An error with those that it came of, each said once.
+/// Lines for people, in which errors read as in [`JsonLines`].
+#[derive(Clone, Copy, Debug, Default)]
+struct ConsoleFields;
+
+/// tracing-subscriber's own form of the fields.
+struct Fields<'a>(DefaultVisitor<'a>);
+
+/// What there is to say of an error.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Said(String);
+
+/// An error with those that it came of, each said once: a status as grpc-go prints it, and where to read on about a library,
+/// which is of no use to an operator, left out.
 pub fn reason(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
+    let mut next = Some(error);
+    while let Some(cause) = next {
         let more = cause.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+        let better = cause.downcast_ref::<Status>().map(grpc_form);
+        match better {
+            // Those that it led to may have said it already.
+            Some(better) if text.contains(&more) => text = text.replace(&more, &better),
+            Some(better) if !text.contains(&better) => text = format!("{text}: {better}"),
+            None if !text.contains(&more) => text = format!("{text}: {more}"),
+            _ => {}
         }
-        source = cause.source();
+        next = cause.source();
+    }
+    without_links(text)
+}
+
+fn grpc_form(status: &Status) -> String {
+    format!("rpc error: code = {} desc = {}", code_name(status.code()), status.message())
+}
+
+/// rustls ends some messages with the address of its manual.
+fn without_links(mut text: String) -> String {
+    const LINK: &str = ": https://docs.rs/";
+    while let Some(start) = text.find(LINK) {
+        let rest = text.get(start + LINK.len()..).unwrap_or_default();
+        // Up to the next word, or the next cause.
+        let length = rest.find([' ', '\n', '"']).unwrap_or(rest.len());
+        let mut end = start + LINK.len() + length;
+        if text.get(..end).is_some_and(|link| link.ends_with(':')) {
+            end -= 1;
+        }
+        text.replace_range(start..end, "");
     }
     text
 }
@@ -99,6 +142,31 @@ where
         line.add("target", target.as_deref().unwrap_or(event.metadata().target()));
         line.json.extend_from_slice(b"}\n");
         writer.write_str(std::str::from_utf8(&line.json).map_err(|_| fmt::Error)?)
+    }
+}
+
+// === impl ConsoleFields, Fields ===
+
+impl<'a> FormatFields<'a> for ConsoleFields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'a>, fields: R) -> fmt::Result {
+        let mut visitor = Fields(DefaultVisitor::new(writer, true));
+        fields.record(&mut visitor);
+        visitor.0.finish()
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.record_str(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        // As an error, of which it leaves out what a terminal would obey.
+        self.0.record_error(field, &Said(reason(value)));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.record_debug(field, value);
     }
 }
 
@@ -206,6 +274,37 @@ mod tests {
         let line = logged(|| tracing::warn!(error = &error as &dyn Error, "closed"));
         assert_eq!(line["error"], "cannot open the shop: the door is locked: no \"key\"");
         assert_eq!(line["message"], "closed");
+    }
+
+    #[test]
+    fn a_status_is_said_as_grpc_says_it_in_both_forms() {
+        let status = Status::unavailable("not \"yet\"");
+        let said = r#"rpc error: code = Unavailable desc = not "yet""#;
+        let line = logged(|| tracing::warn!(error = &status as &dyn Error, "m"));
+        assert_eq!(line["error"], said);
+        let memory = Memory::default();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(memory.clone())
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(ConsoleFields);
+        let log = || tracing::warn!(target: "t", error = &status as &dyn Error, n = 1, "words");
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), log);
+        let text = String::from_utf8(memory.0.lock().clone()).unwrap();
+        assert_eq!(text, format!(" WARN t: words error={said} n=1\n"));
+
+        #[derive(Debug, thiserror::Error)]
+        #[error("no claims: {0}")]
+        struct Claims(#[source] Status);
+        assert_eq!(reason(&Claims(status)), format!("no claims: {said}"));
+    }
+
+    #[test]
+    fn manuals_of_libraries_are_not_named() {
+        let eof = "closed without close_notify: https://docs.rs/rustls/latest/rustls/manual/_03_howto/index.html#unexpected-eof";
+        assert_eq!(reason(&io::Error::other(eof)), "closed without close_notify");
+        assert_eq!(without_links(format!("a: {eof}: b")), "a: closed without close_notify: b");
+        assert_eq!(without_links("see https://docs.rs/".to_owned()), "see https://docs.rs/");
     }
 
     #[test]
