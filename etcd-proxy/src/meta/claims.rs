@@ -122,7 +122,9 @@ pub enum ClaimError {
 #[derive(Debug, Error)]
 pub enum ReleaseError {
     /// There is no such claim.
-    #[error("prefix {0} is not claimed")]
+    #[error(
+        "prefix {0} is not claimed, so there is nothing to release; meta keys that somebody left for it (`etcd-proxy usage` lists it then) go when it is claimed with `etcd-proxy claim` and released afterwards"
+    )]
     NotClaimed(Prefix),
     /// Somebody else holds it.
     #[error("prefix {prefix} is held by {owner}{}", uid_note(uid))]

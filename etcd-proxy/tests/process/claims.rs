@@ -1,6 +1,6 @@
 //! `claim` and `release`.
 
-use crate::child::{Etcd, etcd_proxy, fails, ok};
+use crate::child::{Etcd, Proxy, etcd_proxy, fails, ok};
 
 fn claim(etcd: &Etcd, prefix: &str, owner: &str) -> std::process::Output {
     etcd_proxy(&["claim", "--prefix", prefix, "--owner", owner, "--endpoints", &etcd.url])
@@ -45,6 +45,25 @@ async fn data_that_is_left_is_not_passed_on_by_accident() {
     ok(release(&etcd, "/a/", &["--keep-data"]));
     let message = ok(claim(&etcd, "/a/", "two"));
     assert!(message.contains("1 key already"), "{message}");
+}
+
+/// What a proxy, a restore or a copy leaves for a prefix that nobody claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn meta_keys_of_nobody_go_by_claim_and_release() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &[]).await;
+    proxy.ctl(&["put", "k", "v"]);
+    let lease = proxy.ctl(&["lease", "grant", "600"]);
+    proxy.ctl(&["lease", "revoke", lease.split(' ').nth(1).unwrap()]);
+    proxy.ctl(&["del", "k"]);
+    drop(proxy);
+    let listed = || ok(etcd_proxy(&["usage", "--endpoints", &etcd.url])).contains("/a/");
+    assert!(listed());
+    let message = fails(release(&etcd, "/a/", &[]));
+    assert!(message.contains("etcd-proxy claim") && message.contains("released afterwards"), "{message}");
+    ok(claim(&etcd, "/a/", "one"));
+    ok(release(&etcd, "/a/", &[]));
+    assert!(!listed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
