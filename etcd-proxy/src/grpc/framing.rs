@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use prost::Message;
 use tonic::Status;
 
@@ -11,6 +11,8 @@ use tonic::Status;
 const HEADER: usize = 5;
 /// The part of a gzip header that is always there.
 const GZIP_HEADER: usize = 10;
+/// Most gzip members of a message. Clients send one; an empty one takes 20 bytes, and its decoder is made anew.
+const MEMBERS: usize = 64;
 /// Announced bytes for which room is made before they have come, from peers that are not trusted.
 const EAGER: usize = 64 * 1024;
 /// The same from the upstream: beyond it, room is made as the message comes.
@@ -225,21 +227,29 @@ fn gunzip(compressed: &[u8], limit: usize) -> Result<Bytes, Status> {
         _ if compressed.len() < GZIP_HEADER => return failed("unexpected EOF"),
         _ => return failed("gzip: invalid header"),
     }
+    let unreadable = |reason: &str| Status::internal(format!("grpc: failed to read decompressed data: {reason}"));
     let mut message = Vec::new();
-    let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    MultiGzDecoder::new(compressed).take(bound).read_to_end(&mut message).map_err(|error| {
-        let reason =
-            if error.kind() == io::ErrorKind::UnexpectedEof { "unexpected EOF" } else { "flate: corrupt input" };
-        Status::internal(format!("grpc: failed to read decompressed data: {reason}"))
-    })?;
-    if message.len() > limit {
-        return Err(Status::resource_exhausted(format!(
-            "grpc: received message after decompression larger than max {limit}"
-        )));
+    let mut rest = compressed;
+    for _ in 0..MEMBERS {
+        let bound = u64::try_from(limit.saturating_sub(message.len())).unwrap_or(u64::MAX).saturating_add(1);
+        let mut member = GzDecoder::new(rest).take(bound);
+        member.read_to_end(&mut message).map_err(|error| {
+            let cut_off = error.kind() == io::ErrorKind::UnexpectedEof;
+            unreadable(if cut_off { "unexpected EOF" } else { "flate: corrupt input" })
+        })?;
+        if message.len() > limit {
+            return Err(Status::resource_exhausted(format!(
+                "grpc: received message after decompression larger than max {limit}"
+            )));
+        }
+        rest = member.into_inner().into_inner();
+        if rest.is_empty() {
+            // Room that is left over is not counted.
+            message.shrink_to_fit();
+            return Ok(message.into());
+        }
     }
-    // Room that is left over is not counted.
-    message.shrink_to_fit();
-    Ok(message.into())
+    Err(unreadable(&format!("etcd-proxy: more than {MEMBERS} gzip members")))
 }
 
 fn header(bytes: &[u8]) -> Option<(u8, usize)> {
@@ -316,6 +326,30 @@ mod tests {
         let mut frames = Frames::new(2);
         frames.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
         assert_eq!(frames.message().unwrap_err().code(), tonic::Code::Internal);
+    }
+
+    #[test]
+    fn members_follow_each_other_but_not_without_end() {
+        use std::io::Write as _;
+        let member = |content: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(gunzip(&[member(b"one "), member(b""), member(b"two")].concat(), 7).unwrap(), "one two");
+        assert_eq!(gunzip(&member(b"x").repeat(MEMBERS), MEMBERS).unwrap().len(), MEMBERS);
+        let refused = gunzip(&member(b"").repeat(MEMBERS + 1), 7).unwrap_err();
+        let text = "grpc: failed to read decompressed data: etcd-proxy: more than 64 gzip members";
+        assert_eq!((refused.code(), refused.message()), (tonic::Code::Internal, text));
+        // The limit is that of all together.
+        let long = gunzip(&[member(b"one "), member(b"two")].concat(), 6).unwrap_err();
+        assert_eq!(long.code(), tonic::Code::ResourceExhausted);
+        for (torn, reason) in [(1, "unexpected EOF"), (12, "unexpected EOF")] {
+            let mut message = [member(b"one "), member(b"two")].concat();
+            message.truncate(message.len() - torn);
+            let refused = gunzip(&message, 7).unwrap_err();
+            assert_eq!(refused.message(), format!("grpc: failed to read decompressed data: {reason}"));
+        }
     }
 
     #[test]
