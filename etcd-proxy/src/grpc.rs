@@ -18,6 +18,7 @@ pub use self::{
     budget::{Budget, LONG, NoShare, Share},
     headers::{
         Deadline, Undecoded, UpstreamHeaders, check_response, deadline_exceeded, malformed, status_of, trailers,
+        whole_path,
     },
     incoming::{Arrived, Incoming},
     patient::{Abandon, PIECE, Patience, Patient},

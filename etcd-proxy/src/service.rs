@@ -38,7 +38,7 @@ use crate::{
     grpc::{
         Budget, Deadline, Incoming, UpstreamHeaders,
         framing::{Encoding, Frames},
-        malformed,
+        malformed, whole_path,
     },
     limits::Present,
     metrics::Call,
@@ -138,10 +138,11 @@ impl Router {
             Ok(deadline) => deadline,
             Err(status) => return malformed(status),
         };
-        let Some(method) = self.methods.get(request.uri().path()) else {
+        let path = whole_path(request.uri());
+        let Some(method) = self.methods.get(path) else {
             // A flood of these is not to be free.
             return match self.request() {
-                Ok(()) => self.methods.unknown(request.uri().path()),
+                Ok(()) => self.methods.unknown(path),
                 Err(refused) => refused.into(),
             }
             .into_http();
@@ -229,10 +230,10 @@ fn grpc_response(body: Body) -> Response<Body> {
 fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
     request.method() == http::Method::POST
-        && content_type.is_some_and(|value| {
-            // With or without the encoding of the messages, which is protobuf or nothing we know.
-            matches!(value, b"application/grpc" | b"application/grpc+proto") || value.starts_with(b"application/grpc;")
-        })
+        // With or without the encoding of the messages, of which grpc-go takes each that it does not know for protobuf.
+        && content_type
+            .and_then(|value| value.strip_prefix(b"application/grpc"))
+            .is_some_and(|subtype| matches!(subtype.first(), None | Some(b'+' | b';')))
 }
 
 /// The encoding of the request's messages, or the refusal of one that etcd does not know either.

@@ -19,7 +19,10 @@ use opentelemetry_sdk::{
 };
 use tonic::{Code, body::Body};
 
-use crate::{grpc::until_end::OnEnd, metrics::code_name};
+use crate::{
+    grpc::{until_end::OnEnd, whole_path},
+    metrics::code_name,
+};
 
 /// What rates count in.
 const MILLION: f64 = 1e6;
@@ -182,7 +185,7 @@ impl CallTracer {
     /// Begins the span of a client's call, which the upstream calls made for it continue. None if it is not sampled.
     pub(crate) fn serve(&self, request: &mut Request<Body>, peer: impl ToString) -> Option<CallSpan> {
         let parent = parent(request.headers());
-        let method = self.paths.get(request.uri().path()).copied().unwrap_or(OTHER);
+        let method = self.paths.get(whole_path(request.uri())).copied().unwrap_or(OTHER);
         self.tracer.begin(SpanKind::Server, method, request, &parent, || {
             KeyValue::new("network.peer.address", peer.to_string())
         })

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, uri::PathAndQuery};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tonic::{Code, Status, body::Body};
 
@@ -142,6 +142,11 @@ impl Deadline {
         let passed = self.0.is_some_and(|deadline| Instant::now() + TOLERANCE >= deadline);
         if passed && status.code() == Code::Cancelled { deadline_exceeded() } else { status }
     }
+}
+
+/// What grpc-go looks a method up by: all of `:path`, of which a query is a part like any other.
+pub fn whole_path(uri: &Uri) -> &str {
+    uri.path_and_query().map_or("", PathAndQuery::as_str)
 }
 
 /// What grpc-go makes of a deadline.

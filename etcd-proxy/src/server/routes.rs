@@ -11,7 +11,7 @@ use tower::Service;
 use super::{Handler, Peer, access_log::Entry};
 use crate::{
     drain::Shutdown,
-    grpc::until_end::until_end,
+    grpc::{until_end::until_end, whole_path},
     health::{HEALTH_PATHS, HealthService, Probes},
     traces::CallTracer,
 };
@@ -60,7 +60,7 @@ where
     S::Future: Send + 'static,
 {
     fn rpc(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
-        if HEALTH_PATHS.contains(&request.uri().path()) {
+        if HEALTH_PATHS.contains(&whole_path(request.uri())) {
             return Box::pin(self.health.clone().answer(request, self.shutdown.closing().clone()));
         }
         let answer = self.tenant.clone().call(request);

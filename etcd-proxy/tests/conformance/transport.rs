@@ -78,6 +78,33 @@ async fn other_content_types_are_refused() {
     }
 }
 
+/// A subtype that grpc-go does not know is protobuf to it, and a query is a part of the method's name.
+#[tokio::test(flavor = "multi_thread")]
+async fn subtypes_and_queries_are_taken_as_grpc_go_takes_them() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start(&etcd, "/a/").await;
+    let client = proxy.client().await;
+    let theirs = Channel::from_shared(etcd.url().to_owned()).unwrap().connect().await.unwrap();
+    let range = proto::etcdserverpb::RangeRequest { key: "a".into(), ..Default::default() };
+    let range = grpc_frame(&prost::Message::encode_to_vec(&range));
+    for (path, content_type) in [
+        ("/etcdserverpb.KV/Range", "application/grpc+json"),
+        ("/etcdserverpb.KV/Range", "application/grpc;proto"),
+        ("/etcdserverpb.KV/Range?x=1", "application/grpc"),
+        ("/etcdserverpb.KV/Range?x=1/2", "application/grpc"),
+        ("/grpc.health.v1.Health/Check?x=1", "application/grpc"),
+    ] {
+        let asked = async |channel| {
+            let request = Request::post(path).header(CONTENT_TYPE, content_type).header("te", "trailers");
+            let (_, status) = send(channel, request.body(Body::new(Full::new(range.clone()))).unwrap()).await.unwrap();
+            (status.code(), status.message().to_owned())
+        };
+        let (ours, theirs) = (asked(&client.channel).await, asked(&theirs).await);
+        assert_eq!(ours, theirs, "{path} {content_type}");
+        assert_eq!(ours.0 == Code::Ok, !path.contains('?'), "{path} {content_type}");
+    }
+}
+
 /// The tenant's credentials are its business with the proxy, and what the upstream would keep for ever is nobody's.
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_of_the_tenant_stay_here() {
