@@ -4,6 +4,7 @@
 //! know, and so that a message can be passed on without being a typed message.
 
 mod budget;
+mod delivered;
 pub mod framing;
 mod headers;
 mod incoming;
@@ -14,6 +15,7 @@ mod untaken;
 pub(crate) mod until_closing;
 pub(crate) mod until_end;
 
+pub(crate) use self::delivered::Delivered;
 pub use self::{
     budget::{Budget, LONG, NoShare, Share},
     headers::{

@@ -20,18 +20,21 @@ use proto::etcdserverpb::{
     maintenance_client::MaintenanceClient,
 };
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 use tonic::{Code, Status, body::Body};
 use tower::Service;
 
 pub use self::rpcs::{HEALTH_PATHS, HealthReporter, HealthService, descriptors, grpc_health};
-use crate::{drain::Shutdown, gate::Gate, tenant::Tenant};
+use crate::{drain::Shutdown, gate::Gate, grpc::Delivered, tenant::Tenant};
 
 /// How long the upstream gets to answer a probe. Kubernetes' own timeout is 1 s unless set; etcd waits 7 s for `/health`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The key that probes read: a tenant may or may not have it.
 const PROBED: &[u8] = b"health";
+
+/// Most requests at a time that are under way or whose answer is not taken: of all client ports, and of all metrics ports.
+const ANSWERS: usize = 1024;
 
 /// Answers etcd's HTTP endpoints and the probes.
 #[derive(Clone, Debug)]
@@ -42,6 +45,7 @@ pub struct Probes<S> {
     shutdown: Shutdown,
     registry: Arc<Registry>,
     told: Told,
+    places: Arc<Semaphore>,
 }
 
 /// How `/health` was answered last, for each way to ask, so that the log tells changes alone. Cheap to clone.
@@ -77,7 +81,8 @@ struct Versions {
 impl<S> Probes<S> {
     /// Probes that look through `services`, those of `tenant`.
     pub fn new(services: S, tenant: Tenant, gate: Gate, shutdown: Shutdown, registry: Arc<Registry>) -> Self {
-        Self { services, tenant, gate, shutdown, registry, told: Told::default() }
+        let places = Arc::new(Semaphore::new(ANSWERS));
+        Self { services, tenant, gate, shutdown, registry, told: Told::default(), places }
     }
 }
 
@@ -86,8 +91,30 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
+    /// Answers on the client port.
+    pub(crate) async fn client_port(&self, method: &Method, uri: &Uri) -> Response<Body> {
+        self.bounded(self.client(method, uri)).await
+    }
+
+    /// Answers on the metrics port.
+    pub(crate) async fn metrics_port(&self, method: &Method, uri: &Uri) -> Response<Body> {
+        self.bounded(self.metrics(method, uri)).await
+    }
+
+    /// An answer in one of the places, which it keeps until it is taken or given up.
+    async fn bounded(&self, answer: impl Future<Output = Response<Full<Bytes>>>) -> Response<Body> {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            // Without a body there is nothing that could be left.
+            let mut refused = Response::new(Body::empty());
+            *refused.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            return refused;
+        };
+        let patience = self.tenant.answer_patience().timeout;
+        answer.await.map(|body| Body::new(Delivered::new(body, patience, place)))
+    }
+
     /// The endpoints of the client port: `/health` and `/version`.
-    pub(crate) async fn client(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
+    async fn client(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
         match uri.path() {
             "/health" | "/version" if method != Method::GET => method_not_allowed(),
             "/health" => self.health(uri).await,
@@ -97,7 +124,7 @@ where
     }
 
     /// The endpoints of the metrics port.
-    pub(crate) async fn metrics(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
+    async fn metrics(&self, method: &Method, uri: &Uri) -> Response<Full<Bytes>> {
         match uri.path() {
             "/livez" | "/readyz" | "/metrics" | "/usage" if method != Method::GET => method_not_allowed(),
             "/livez" => text(StatusCode::OK, "ok\n"),

@@ -92,7 +92,7 @@ pub async fn serve(config: Config, lost: Counter) -> Result<(), ServeError> {
     Limits::register(tenant.limits(), registry.sub_registry_with_prefix("etcd_proxy"));
     let router = service::router(tenant.clone())?;
     let services = gate.before(router.clone());
-    let (reporter, health) = grpc_health();
+    let (reporter, health) = grpc_health(config.stalled_reader_timeout);
     let registry = Arc::new(registry);
     let probes_of = |services| Probes::new(services, tenant.clone(), gate.clone(), shutdown.clone(), registry.clone());
     let checks = probes_of(services.clone());

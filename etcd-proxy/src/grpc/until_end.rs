@@ -10,6 +10,8 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use tonic::{Code, Status, body::Body};
 
+use super::Abandon;
+
 /// What wants to know of a response's end. That it is dropped before means that nobody wanted the rest.
 pub(crate) trait OnEnd: Send + Unpin + 'static {
     /// Bytes went by.
@@ -20,19 +22,24 @@ pub(crate) trait OnEnd: Send + Unpin + 'static {
 }
 
 /// A response's body with what wants to know of its end.
-struct UntilEnd<E> {
-    body: Body,
+pub(crate) struct UntilEnd<B, E> {
+    body: B,
     on_end: E,
 }
 
 /// Has `on_end` told of the response's end.
-pub(crate) fn until_end(response: Response<Body>, mut on_end: impl OnEnd) -> Response<Body> {
+pub(crate) fn until_end(response: Response<Body>, on_end: impl OnEnd) -> Response<Body> {
+    watched(response, on_end).map(Body::new)
+}
+
+/// The same, with a body that can be abandoned.
+pub(crate) fn watched<B, E: OnEnd>(response: Response<B>, mut on_end: E) -> Response<UntilEnd<B, E>> {
     if let Some(code) = code(response.headers()) {
         on_end.end(code);
     } else if response.status() != StatusCode::OK {
         on_end.end(Code::Unknown);
     }
-    response.map(|body| Body::new(UntilEnd { body, on_end }))
+    response.map(|body| UntilEnd { body, on_end })
 }
 
 /// The status in headers or trailers.
@@ -40,7 +47,13 @@ pub(crate) fn code(headers: &HeaderMap) -> Option<Code> {
     headers.get(Status::GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()))
 }
 
-impl<E: OnEnd> http_body::Body for UntilEnd<E> {
+impl<B, E: OnEnd> Abandon for UntilEnd<B, E> {
+    fn abandon(mut self, status: &Status) {
+        self.on_end.end(status.code());
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes, Error = Status> + Unpin, E: OnEnd> http_body::Body for UntilEnd<B, E> {
     type Data = Bytes;
     type Error = Status;
 

@@ -5,7 +5,7 @@ mod list;
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures::{
-    StreamExt as _,
+    FutureExt as _, StreamExt as _,
     stream::{self, BoxStream},
 };
 use http::{Request, Response};
@@ -27,7 +27,7 @@ pub use self::list::descriptors;
 use crate::{
     error::EtcdError,
     grpc::{
-        Deadline, Seen, malformed,
+        Deadline, Delivered, Seen, malformed,
         until_closing::UntilClosing,
         until_end::{OnEnd, until_end},
     },
@@ -45,7 +45,10 @@ const WHOLE_SERVER: &str = "";
 /// Most Watch streams at a time. They are of balancers and operators, of whom there are few.
 const WATCHES: usize = 128;
 
-/// How long a request, of a few bytes, may take to come: it is all that a Check waits for, of which there is no most.
+/// Most Checks at a time whose request has not come with its headers.
+const CHECKS: usize = 256;
+
+/// How long a request, of a few bytes, may take to come: it is all that a Check waits for.
 const PROMPT: Duration = Duration::from_secs(10);
 
 /// The gRPC health service. Cheap to clone; all clones share its places.
@@ -54,6 +57,9 @@ pub struct HealthService {
     reported: Reported,
     server: HealthServer<Reported>,
     watches: Arc<Semaphore>,
+    checks: Arc<Semaphore>,
+    /// How long a client may leave the answer to a Check; `None` for ever.
+    patience: Option<Duration>,
 }
 
 /// What tells grpc.health.v1 whether the server serves.
@@ -67,12 +73,14 @@ struct Reported(watch::Receiver<ServingStatus>);
 /// What a call holds until it has ended.
 struct Place(Option<OwnedSemaphorePermit>);
 
-/// Creates the gRPC health service, not serving, and what reports to it.
-pub fn grpc_health() -> (HealthReporter, HealthService) {
+/// Creates the gRPC health service, not serving, and what reports to it. Clients may leave the answer to a Check for so long;
+/// `None` for ever.
+pub fn grpc_health(patience: Option<Duration>) -> (HealthReporter, HealthService) {
     let (sender, receiver) = watch::channel(ServingStatus::NotServing);
     let reported = Reported(receiver);
     let server = HealthServer::new(reported.clone());
-    (HealthReporter(sender), HealthService { reported, server, watches: Arc::new(Semaphore::new(WATCHES)) })
+    let (watches, checks) = (Arc::new(Semaphore::new(WATCHES)), Arc::new(Semaphore::new(CHECKS)));
+    (HealthReporter(sender), HealthService { reported, server, watches, checks, patience })
 }
 
 // === impl HealthReporter ===
@@ -133,8 +141,9 @@ impl HealthService {
             Ok(deadline) => deadline,
             Err(status) => return malformed(status),
         };
+        let watch = request.uri().path() == WATCH;
         // Before the request has come, which it need not.
-        let place = match self.place(request.uri().path()) {
+        let place = match self.place(watch) {
             Ok(place) => place,
             Err(refused) => return Status::from(refused).into_http(),
         };
@@ -156,16 +165,31 @@ impl HealthService {
                 Err(_) => Err(Status::deadline_exceeded("etcd-proxy: the request did not come in time")),
             }
         };
-        match deadline.limit(pin!(answer)).await {
+        let mut answer = pin!(answer);
+        let mut answered = pin!(deadline.limit(answer.as_mut()));
+        // That of a Check whose request is there already.
+        let answered = match answered.as_mut().now_or_never() {
+            Some(answered) => answered,
+            None => {
+                let waiting = if watch { None } else { Some(self.checks.clone().try_acquire_owned()) };
+                match waiting.transpose() {
+                    Ok(_waiting) => answered.await,
+                    Err(_full) => Err(EtcdError::TooManyRequests.into()),
+                }
+            }
+        };
+        match answered {
             Ok(response) => {
-                until_end(response.map(|body| Body::new(UntilClosing::new(body, closing, deadline))), place)
+                let response =
+                    until_end(response.map(|body| Body::new(UntilClosing::new(body, closing, deadline))), place);
+                if watch { response } else { response.map(|body| Body::new(Delivered::new(body, self.patience, ()))) }
             }
             Err(late) => late.into_http(),
         }
     }
 
-    fn place(&self, path: &str) -> Result<Place, EtcdError> {
-        if path != WATCH {
+    fn place(&self, watch: bool) -> Result<Place, EtcdError> {
+        if !watch {
             return Ok(Place(None));
         }
         let place = self.watches.clone().try_acquire_owned().map_err(|_full| EtcdError::TooManyRequests)?;
@@ -182,7 +206,7 @@ impl OnEnd for Place {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use http_body_util::StreamBody;
+    use http_body_util::{BodyExt as _, StreamBody};
     use tokio::time::Instant;
 
     use super::*;
@@ -203,7 +227,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_do_not_come_are_not_waited_for_for_ever() {
-        let (_reporter, health) = grpc_health();
+        let (_reporter, health) = grpc_health(None);
         for path in HEALTH_PATHS {
             let (status, after) = ask_nothing(&health, path, None).await;
             assert_eq!(status.unwrap().code(), Code::DeadlineExceeded, "{path}");
@@ -213,5 +237,24 @@ mod tests {
             assert!(after < Duration::from_secs(1), "{path}: {after:?}");
         }
         assert_eq!(health.watches.available_permits(), WATCHES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_checks_wait_for_their_requests_and_those_with_theirs_are_answered() {
+        let (_reporter, health) = grpc_health(None);
+        let mut waiting: Vec<_> = (0..CHECKS).map(|_| Box::pin(ask_nothing(&health, CHECK, None))).collect();
+        assert!(waiting.iter_mut().all(|check| check.as_mut().now_or_never().is_none()));
+        let (refused, after) = ask_nothing(&health, CHECK, None).await;
+        assert_eq!((refused.unwrap().code(), after), (Code::ResourceExhausted, Duration::ZERO));
+        let request = Request::post(CHECK).header("content-type", "application/grpc");
+        let request = request.body(Body::new(http_body_util::Full::new(Bytes::from_static(&[0; 5])))).unwrap();
+        let answered = health.clone().answer(request, CancellationToken::new()).await;
+        // Each frame is let go before the next, as HTTP/2 does: the body waits for that.
+        let mut body = answered.into_body();
+        drop(body.frame().await.unwrap().unwrap().into_data().unwrap());
+        let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
+        assert_eq!(Status::from_header_map(&trailers).unwrap().code(), Code::Ok);
+        drop(waiting);
+        assert_eq!(health.checks.available_permits(), CHECKS);
     }
 }

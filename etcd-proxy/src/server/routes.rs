@@ -83,7 +83,7 @@ where
     fn handle(&self, request: Request<Incoming>, peer: Peer) -> Self::Future {
         if !is_grpc(request.headers()) {
             let probes = self.probes.clone();
-            return Box::pin(async move { probes.client(request.method(), request.uri()).await.map(Body::new) });
+            return Box::pin(async move { probes.client_port(request.method(), request.uri()).await });
         }
         let mut request = request.map(Body::new);
         let span = self.tracer.as_ref().and_then(|tracer| tracer.serve(&mut request, peer));
@@ -130,7 +130,7 @@ where
 
     fn handle(&self, request: Request<Incoming>, _: Peer) -> Self::Future {
         let probes = self.probes.clone();
-        Box::pin(async move { probes.metrics(request.method(), request.uri()).await.map(Body::new) })
+        Box::pin(async move { probes.metrics_port(request.method(), request.uri()).await })
     }
 }
 

@@ -19,9 +19,9 @@ use tower::{Service as _, util::BoxCloneSyncService};
 
 use crate::{
     grpc::{
-        Deadline, Fault, Seen,
+        Deadline, Fault, Patient, Seen,
         until_closing::UntilClosing,
-        until_end::{OnEnd, until_end},
+        until_end::{OnEnd, watched},
     },
     health,
     metrics::Call,
@@ -126,7 +126,8 @@ pub(super) async fn serve(
     };
     let stop = tenant.stop().clone();
     // The service ends well with whatever request it cannot read.
-    until_end(response.map(|body| Body::new(UntilClosing::new(body, stop, deadline).unless(fault))), answers)
+    let response = watched(response.map(|body| UntilClosing::new(body, stop, deadline).unless(fault)), answers);
+    response.map(|body| Body::new(Patient::new(body, tenant.stream_patience())))
 }
 
 // === impl Requests ===

@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
 use proto::etcdserverpb::{PutRequest, RangeRequest, kv_client::KvClient};
 use tokio::{task::JoinSet, time::timeout};
 use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest,
+};
 
 use crate::{
     child::{Etcd, Proxy, SOON, eventually},
     http::get,
-    stalled::{narrower, unread},
+    stalled::{ask, narrower, unread},
 };
 
 fn key(key: &'static str) -> RangeRequest {
@@ -87,4 +93,48 @@ async fn answers_of_some_length_share_a_bounded_memory() {
     let free = "etcd_proxy_buffered_bytes 0\n";
     eventually("the memory is given back", async || get(&metrics).await?.body.contains(free).then_some(())).await;
     assert_eq!(held.len(), ASKED);
+}
+
+/// What is no tenant's call is given up as well, and of what is no gRPC call there is only so much.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_tenants_call_is_given_up_too() {
+    const PLACES: usize = 1024;
+    let etcd = Etcd::start().await;
+    for window in [0, 1] {
+        let proxy = Proxy::start("/a/", &etcd, &["--stalled-reader-timeout=5s"]).await;
+        let mut sender = narrower(&proxy, window).await;
+        let (_sender, check) =
+            ask(sender.clone(), "grpc.health.v1.Health/Check", &HealthCheckRequest::default()).await.unwrap();
+        let mut held = vec![check];
+        for path in std::iter::once("version").chain(std::iter::repeat_n("x", PLACES - 1)) {
+            let request = Request::get(format!("http://etcd/{path}")).body(Full::default()).unwrap();
+            held.push(sender.send_request(request).await.unwrap());
+        }
+        let path = format!("{}/x", proxy.url);
+        assert_eq!(get(&path).await.unwrap().status, 503, "window {window}");
+        // The operator has places of his own.
+        let metrics = format!("{}/metrics", proxy.metrics);
+        let given_up = format!("etcd_proxy_readers_given_up_total {}\n", held.len());
+        eventually("they are given up", async || get(&metrics).await?.body.contains(&given_up).then_some(())).await;
+        assert_eq!(get(&path).await.unwrap().status, 404, "window {window}");
+        for response in held {
+            timeout(SOON, response.into_body().collect()).await.expect("an end").unwrap_err();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_that_is_not_taken_is_given_up() {
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-streams=1", "--stalled-reader-timeout=5s"]).await;
+    let question = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+    let method = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let _held = ask(narrower(&proxy, 0).await, method, &request).await.unwrap();
+    let mut client = ServerReflectionClient::new(proxy.channel());
+    let mut other = async || client.server_reflection_info(tokio_stream::iter([request.clone()])).await;
+    assert_eq!(other().await.unwrap_err().code(), Code::ResourceExhausted);
+    eventually("the stream is given up", async || other().await.ok()).await;
+    let metrics = get(&format!("{}/metrics", proxy.metrics)).await.unwrap().body;
+    assert!(metrics.contains("etcd_proxy_readers_given_up_total 1\n"), "{metrics}");
 }
