@@ -207,9 +207,11 @@ impl World {
         let changes: Vec<Change> = self.stores[party].history[told..].to_vec();
         if party == DIRECT {
             for (tenant, prefix) in PREFIXES.iter().enumerate().take(TENANTS) {
+                // A put that leaves a tenant's key its lease.
+                let kept = |lease| self.upstream_ids[tenant].iter().find(|(_, upstream)| **upstream == lease);
                 let inside = changes.iter().filter_map(|change| {
                     let key = change.key.strip_prefix(*prefix).filter(|key| !key.is_empty())?;
-                    Some(renamed(change, Bytes::copy_from_slice(key), |_| 0))
+                    Some(renamed(change, Bytes::copy_from_slice(key), |lease| kept(lease).map_or(0, |(id, _)| *id)))
                 });
                 let inside: Vec<Change> = inside.collect();
                 self.stores[tenant].mirror(inside);
