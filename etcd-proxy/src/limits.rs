@@ -18,7 +18,10 @@ use std::{
 };
 
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::{sleep, timeout},
+};
 
 use self::{
     account::Refused,
@@ -37,6 +40,11 @@ use crate::{error::EtcdError, meta::TenantKeys, prefix::Prefix, upstream::Upstre
 
 /// For how long what is stored without a quota is followed when nobody asks for it any more.
 const FORGOTTEN: Duration = Duration::from_secs(300);
+/// How long a client waits to be told that its request is one too many. Most ask again at once, and who does that costs the other
+/// tenants' proxies the processor time that it takes to refuse him.
+const HELD_BACK: Duration = Duration::from_millis(100);
+/// How many wait for it at a time. Of each only what a call has without its message is kept.
+const MOST_HELD_BACK: usize = 1024;
 
 /// The limits of a tenant; what is `None` is not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +86,7 @@ pub struct Limits {
     /// Somebody asked for what is stored.
     asked: Notify,
     leases: Option<(Account, Subject)>,
+    held_back: Semaphore,
     hits: Hits,
 }
 
@@ -112,6 +121,7 @@ impl Limits {
             storage,
             asked: Notify::new(),
             leases,
+            held_back: Semaphore::new(MOST_HELD_BACK),
             hits,
         }
     }
@@ -137,6 +147,13 @@ impl Limits {
                 Err(EtcdError::TooManyRequests)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Waits as a client does whose request is refused, if not too many wait already.
+    pub(crate) async fn hold_back(&self) {
+        if let Ok(_place) = self.held_back.try_acquire() {
+            sleep(HELD_BACK).await;
         }
     }
 
@@ -241,17 +258,42 @@ fn signed(most: Option<NonZeroUsize>) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
+    use futures::{StreamExt as _, poll, stream::FuturesUnordered};
+    use tokio::time::Instant;
+
     use super::*;
     use crate::meta::MetaLayout;
 
-    #[test]
-    fn requests_hit_what_bounds_them() {
+    fn limits(settings: LimitSettings) -> Limits {
         let prefix = Prefix::new("/t/").unwrap();
         let keys = MetaLayout::new(Prefix::new("/meta/").unwrap()).tenant(&prefix);
+        Limits::new(settings, &prefix, &keys)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_waits_if_not_too_many_do() {
+        let limits = limits(LimitSettings::default());
+        let start = Instant::now();
+        let mut waiting: FuturesUnordered<Pin<Box<_>>> =
+            (0..MOST_HELD_BACK).map(|_| Box::pin(limits.hold_back())).collect();
+        assert!(poll!(waiting.next()).is_pending());
+        limits.hold_back().await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!(waiting.count().await, MOST_HELD_BACK);
+        assert!(start.elapsed() >= HELD_BACK);
+        // A place that was given up is free.
+        assert!(poll!(Box::pin(limits.hold_back())).is_pending());
+        assert_eq!(limits.held_back.available_permits(), MOST_HELD_BACK);
+    }
+
+    #[test]
+    fn requests_hit_what_bounds_them() {
         let one = NonZeroUsize::new(1);
         let hit = |concurrent_requests| {
             let settings = LimitSettings { concurrent_requests, streams: one, ..Default::default() };
-            let limits = Limits::new(settings, &prefix, &keys);
+            let limits = limits(settings);
             let _first = limits.unary().unwrap();
             limits.unary().unwrap_err();
             (limits.hits.concurrent_requests.get(), limits.hits.streams.get())

@@ -128,6 +128,14 @@ impl Router {
         Ok(None)
     }
 
+    /// Refuses a request over a limit, without haste.
+    async fn refuse(&self, request: Request<Body>, refused: EtcdError) -> Response<Body> {
+        // Nothing of it stays while it waits.
+        drop(request);
+        Box::pin(self.tenant.limits().hold_back()).await;
+        Status::from(refused).into_http()
+    }
+
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         if !is_grpc(&request) {
             let mut response = Response::new(Body::empty());
@@ -142,17 +150,17 @@ impl Router {
         let Some(method) = self.methods.get(path) else {
             // A flood of these is not to be free.
             return match self.request() {
-                Ok(()) => self.methods.unknown(path),
-                Err(refused) => refused.into(),
-            }
-            .into_http();
+                Ok(()) => self.methods.unknown(path).into_http(),
+                Err(refused) => self.refuse(request, refused).await,
+            };
         };
         let mut call = method.metrics.start();
         let under_way = match self.enter(method, &mut call) {
             Ok(under_way) => under_way,
             Err(refused) => {
+                let response = self.refuse(request, refused).await;
                 call.end(refused.code());
-                return Status::from(refused).into_http();
+                return response;
             }
         };
         let answer = match encoding(&request) {

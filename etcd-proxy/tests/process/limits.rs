@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use proto::etcdserverpb::{
@@ -182,8 +183,11 @@ async fn idle_streams_are_bounded() {
         assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "etcdserver: too many requests"));
     }
     let lock = LockRequest { name: "name".into(), lease: 0 };
+    let start = Instant::now();
     let refused = LockClient::new(proxy.channel()).lock(lock).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "etcdserver: too many requests"));
+    // Who asks again at once takes little of what is others'.
+    assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
     assert_eq!(proxy.ctl(&["put", "k", "v"]), "OK\n");
     let usage = usage(&proxy.metrics).await;
     assert_eq!((&usage["streams"], &usage["limits.maxStreams"]), (&PLACES.into(), &PLACES.into()));
@@ -227,8 +231,12 @@ async fn unknown_methods_count_as_requests() {
         (answer.code(), answer.message()),
         (Code::Unimplemented, "unknown method Nope for service etcdserverpb.KV")
     );
-    let refused = async || (ask().await.code() == Code::ResourceExhausted).then_some(());
-    eventually("they are refused", refused).await;
+    let refused = async || {
+        let start = Instant::now();
+        (ask().await.code() == Code::ResourceExhausted).then(|| start.elapsed())
+    };
+    let waited = eventually("they are refused", refused).await;
+    assert!(waited >= Duration::from_millis(100), "{waited:?}");
     let usage = usage(&proxy.metrics).await;
     assert!(usage["hits.maxRequestsPerSecond"].as_u64() >= Some(1), "{usage:?}");
 }
