@@ -36,6 +36,9 @@ pub enum CopyError {
         /// The target.
         to: crate::prefix::Prefix,
     },
+    /// The file that was named for the copy is not one that a copy left.
+    #[error("{} exists: name another file by --work-file, or remove it", .0.display())]
+    Exists(PathBuf),
     /// The temporary file cannot be removed.
     #[error("{}: {source}", path.display())]
     WorkFile {
@@ -59,7 +62,8 @@ pub async fn copy(args: CopyArgs) -> Result<(), ToolError> {
     let target = backup::tenant(&to, UpstreamSettings::try_from(target_upstream)?.load()?);
     check_apart(&source, &target).await?;
     restore::check_standing(&to, &target).await?;
-    if !keep_work(&target, &work, args.target.overwrite).await? {
+    let named = args.target.work_file.is_some();
+    if !keep_work(&target, &work, named, args.target.overwrite).await? {
         backup::write(&source, &work, false).await?;
     }
     let restored = restore::read(&target, &work, args.target.overwrite, args.target.leases).await?;
@@ -77,8 +81,8 @@ pub async fn copy(args: CopyArgs) -> Result<(), ToolError> {
 }
 
 /// Whether the backup of an earlier process is half restored, so that it is to be finished. One that is not would be an old state of
-/// the source, and is removed.
-async fn keep_work(target: &Tenant, work: &Path, overwrite: bool) -> Result<bool, ToolError> {
+/// the source, and is removed, unless it was `named`: then it may be anything.
+async fn keep_work(target: &Tenant, work: &Path, named: bool, overwrite: bool) -> Result<bool, ToolError> {
     let under_way = journal(target).await?;
     let kept = File::open(work).ok().and_then(|file| Reader::new(BufReader::new(file)).ok());
     if let (Some(journal), Some(kept)) = (&under_way, &kept)
@@ -95,6 +99,9 @@ async fn keep_work(target: &Tenant, work: &Path, overwrite: bool) -> Result<bool
         check_empty(target).await?;
     }
     if work.exists() {
+        if named {
+            return Err(CopyError::Exists(work.to_owned()).into());
+        }
         std::fs::remove_file(work).map_err(|source| CopyError::WorkFile { path: work.to_owned(), source })?;
     }
     Ok(false)

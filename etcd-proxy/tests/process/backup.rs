@@ -175,6 +175,13 @@ async fn nothing_is_overwritten_unless_told() {
     assert!(said.contains("somebody"), "{said}");
     let said = fails(tool("copy", "/a/", &etcd, &["--to-prefix=/a/b/"]));
     assert!(said.contains("overlap"), "{said}");
+
+    // Not the file of a copy that broke off.
+    let (work, kept) = (format!("--work-file={}", file.display()), fs::read(&file).unwrap());
+    let said = fails(tool("copy", "/a/", &etcd, &["--to-prefix=/d/", &work, "--overwrite"]));
+    assert!(said.contains("a.backup exists"), "{said}");
+    assert!(fs::read(&file).unwrap() == kept);
+    assert_eq!(keys_under(&etcd, "/d/"), 0);
 }
 
 /// The message says what and where, and nothing was written.
