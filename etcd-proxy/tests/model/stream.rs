@@ -25,6 +25,8 @@ pub(crate) struct Stream {
     due: Vec<Due>,
     /// Watches that were cancelled while word of their progress may have been under way.
     late: BTreeSet<i64>,
+    /// Watches that were cancelled before they had caught up: word that a compaction overtook them may have been under way.
+    overtaken: BTreeMap<i64, Watch>,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,9 @@ impl Stream {
             if watch.create.progress_notify {
                 self.late.insert(id);
             }
+            if watch.catches_up {
+                self.overtaken.insert(id, watch);
+            }
         }
     }
 
@@ -148,6 +153,12 @@ impl Stream {
             return Ok(true);
         }
         if answer.events.is_empty() && !answer.canceled && self.late.contains(&answer.watch_id) {
+            return Ok(false);
+        }
+        if answer.canceled
+            && let Some(gone) = self.overtaken.get_mut(&answer.watch_id)
+            && gone.refuse(store, answer, revision).is_ok()
+        {
             return Ok(false);
         }
         let watch = self.watches.get_mut(&answer.watch_id).ok_or_else(|| format!("no such watch: {answer:?}"))?;
