@@ -97,7 +97,7 @@ pub(super) fn run(
     let step = Progress::start(format!("{} tests through etcd-proxy", tests.len()));
     let ground = Ground { site: &site, programs: Some(&programs), label: "proxy", at_once: super::cores() };
     let (excluded, expected) = tests.into_iter().partition(|test| exclusions.names(test));
-    let mut outcomes = foreign::run_with_second_try(&ground, &packages, expected, runner, limit)?;
+    let mut outcomes = foreign::run_with_more_tries(&ground, &packages, expected, runner, limit)?;
     // One that fails as it should is not tried a second time.
     outcomes.extend(foreign::run(&ground, &packages, excluded, runner, limit)?);
     step.done();
@@ -106,7 +106,7 @@ pub(super) fn run(
         outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Failed).map(|o| o.test.clone()).collect();
     let step = Progress::start(format!("{} tests that failed, without a proxy", failed.len()));
     let bare = Ground { programs: None, label: "direct", ..ground };
-    let bare = foreign::run_with_second_try(&bare, &packages, failed, runner, limit)?;
+    let bare = foreign::run_with_more_tries(&bare, &packages, failed, runner, limit)?;
     let passing: BTreeSet<Test> =
         bare.into_iter().filter(|outcome| outcome.verdict == Verdict::Passed).map(|o| o.test).collect();
     step.done();

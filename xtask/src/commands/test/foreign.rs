@@ -28,6 +28,8 @@ use crate::{
 /// How long one test may take on a machine that does much else; the longest of them takes a minute alone.
 const LIMIT: Duration = Duration::from_secs(180);
 
+/// How often a test is run that fails.
+const TRIES: usize = 4;
 /// How long after that Go's own limit may take to show where a test hangs.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -151,12 +153,13 @@ pub(super) fn run(
     }
 }
 
-/// As [`run`], but what failed is run once more, one test at a time: many of these tests wait by the clock, and fail on
-/// a machine that does too much at once.
+/// As [`run`], but what failed is run again, one test at a time, until it passes or has had its tries: many of these tests wait
+/// by the clock, and fail on a machine that does too much at once. One stops a leader and asks the follower that is to stay
+/// without one, which may be elected while the leader waits for the streams that a proxy has there.
 ///
 /// # Errors
 /// As [`run`].
-pub(super) fn run_with_second_try(
+pub(super) fn run_with_more_tries(
     ground: &Ground<'_>,
     packages: &[TestPackage],
     tests: Vec<Test>,
@@ -164,12 +167,14 @@ pub(super) fn run_with_second_try(
     limit: Duration,
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = run(ground, packages, tests, runner, limit)?;
-    let failed = outcomes.iter().filter(|outcome| !outcome.is_well()).map(|outcome| outcome.test.clone()).collect();
     let label = format!("{}-again", ground.label);
     let alone = Ground { at_once: 1, label: &label, ..*ground };
-    for second in run(&alone, packages, failed, runner, limit)? {
-        if let Some(first) = outcomes.iter_mut().find(|outcome| outcome.test == second.test) {
-            *first = Outcome { again: true, ..second };
+    for _ in 1..TRIES {
+        let failed = outcomes.iter().filter(|outcome| !outcome.is_well()).map(|outcome| outcome.test.clone()).collect();
+        for next in run(&alone, packages, failed, runner, limit)? {
+            if let Some(last) = outcomes.iter_mut().find(|outcome| outcome.test == next.test) {
+                *last = Outcome { again: true, ..next };
+            }
         }
     }
     Ok(outcomes)

@@ -205,7 +205,10 @@ impl Desk {
     fn answer(&self, connection: TcpStream) -> Result<()> {
         connection.set_read_timeout(Some(QUESTION))?;
         let mut line = String::new();
-        BufReader::new(&connection).read_line(&mut line)?;
+        if BufReader::new(&connection).read_line(&mut line)? == 0 {
+            // The test has gone before it had asked anything, as when it panics.
+            return Ok(());
+        }
         let question = serde_json::from_str(&line).with_context(|| format!("{line:?}"))?;
         let answer = self.act(question).map(|address| Answer { address, ..Answer::default() });
         let answer = answer.unwrap_or_else(|error| {

@@ -79,7 +79,7 @@ pub(super) fn run(
         let version = etcd.version()?;
         let step = Progress::start(format!("{} tests of the storage layer on etcd {version}", tests.len()));
         let ground = Ground { site: &site, programs: Some(&programs), label: etcd.name(), at_once: super::cores() };
-        let outcomes = foreign::run_with_second_try(&ground, &packages, tests, runner, limit)?;
+        let outcomes = foreign::run_with_more_tries(&ground, &packages, tests, runner, limit)?;
         step.done();
 
         let failed: Vec<Test> =
@@ -88,7 +88,7 @@ pub(super) fn run(
         let bare = Programs { etcd_proxy: None, ..programs.clone() };
         let label = format!("{etcd}-direct");
         let bare = Ground { programs: Some(&bare), label: &label, ..ground };
-        let bare = foreign::run_with_second_try(&bare, &packages, failed, runner, limit)?;
+        let bare = foreign::run_with_more_tries(&bare, &packages, failed, runner, limit)?;
         let passing: BTreeSet<Test> =
             bare.into_iter().filter(|o| o.verdict == Verdict::Passed).map(|o| o.test).collect();
         step.done();
