@@ -173,7 +173,7 @@ pub fn command() -> Command {
     let release = ReleaseArgs::augment_args(named(RELEASE)).about("Give a claimed prefix back.");
     let usage = UsageArgs::augment_args(named(USAGE)).about("Show what every tenant on the upstream stores.");
     let check = CheckArgs::augment_args(named(CHECK))
-        .about("Look whether an upstream, and a proxy on it, can be expected to work. Changes nothing.");
+        .about("Look whether an upstream, and with --prefix a proxy on it, can be expected to work. Changes nothing.");
     let backup = BackupArgs::augment_args(named(BACKUP)).about("Write a tenant, as of one revision, to a file.");
     let restore = RestoreArgs::augment_args(named(RESTORE)).about("Restore a backup into a prefix.");
     let copy = CopyArgs::augment_args(named(COPY))

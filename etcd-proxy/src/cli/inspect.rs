@@ -2,9 +2,9 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 
-use super::{LogArgs, UpstreamArgs, values};
+use super::{LogArgs, TenantArgs, UpstreamArgs, values};
 
 /// Flags of `usage`.
 #[derive(Args, Clone, Debug)]
@@ -63,6 +63,9 @@ pub enum OutputFormat {
 /// Flags of `check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
+    /// Whose proxy is to run; without a prefix, the upstream alone is checked.
+    #[command(flatten)]
+    pub tenant: TenantArgs,
     /// What is checked.
     #[command(flatten)]
     pub check: ExamineArgs,
@@ -81,22 +84,8 @@ pub struct CheckArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Check")]
 pub struct ExamineArgs {
-    /// Key prefix of the tenant whose proxy is to run with these flags. Without it, the upstream alone is checked.
-    #[arg(long, env = "ETCD_PROXY_PREFIX", visible_alias = "namespace")]
-    pub prefix: Option<OsString>,
-    /// Key prefix of the proxies' own bookkeeping on the upstream, the same for all that share it.
-    #[arg(long, env = "ETCD_PROXY_META_PREFIX", default_value = "/etcd-proxy.meta/")]
-    pub meta_prefix: OsString,
-    /// The proxy's --allow-unterminated-prefix: a prefix that does not end in "/" is no error.
-    #[arg(long, env = "ETCD_PROXY_ALLOW_UNTERMINATED_PREFIX", value_parser = values::boolean,
-        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
-    pub allow_unterminated_prefix: bool,
-    /// The proxy's --force: a prefix that lies under or around "/registry/" is no error.
-    #[arg(long, env = "ETCD_PROXY_FORCE", value_parser = values::boolean,
-        num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false")]
-    pub force: bool,
     /// The proxy's --max-request-bytes.
-    #[arg(long, env = "ETCD_PROXY_MAX_REQUEST_BYTES", default_value = "1572864")]
+    #[arg(long, env = "ETCD_PROXY_MAX_REQUEST_BYTES", default_value = "1572864", value_parser = value_parser!(u32).range(1..))]
     pub max_request_bytes: u32,
     /// Look at the compaction twice, this long apart, to see whether anybody compacts. A kube-apiserver does every 5m.
     #[arg(long, env = "ETCD_PROXY_OBSERVE", value_parser = values::duration, default_value = "0s")]

@@ -14,7 +14,7 @@ use tonic::Status;
 use self::report::{Level, Report};
 use super::{ToolError, usage::prefix};
 use crate::{
-    cli::{CheckArgs, ExamineArgs},
+    cli::{CheckArgs, TenantArgs},
     config::UpstreamSettings,
     meta::MetaLayout,
     prefix::{Prefix, TERMINATOR},
@@ -38,12 +38,12 @@ struct Examination {
 /// When the flags make no sense, and when something was found that keeps a proxy from working.
 pub async fn check(args: CheckArgs) -> Result<(), ToolError> {
     let flags = args.check;
-    let layout = MetaLayout::new(prefix(flags.meta_prefix.clone().into_vec(), "--meta-prefix")?);
-    let tenant = flags.prefix.clone().map(|text| prefix(text.into_vec(), "--prefix")).transpose()?;
+    let layout = MetaLayout::new(prefix(args.tenant.meta_prefix.clone().into_vec(), "--meta-prefix")?);
+    let tenant = args.tenant.prefix.clone().map(|text| prefix(text.into_vec(), "--prefix")).transpose()?;
     let upstream = Upstream::new(UpstreamSettings::try_from(args.upstream)?.load()?);
     let patience = flags.command_timeout;
     let mut examination = Examination { upstream, layout, tenant, patience, report: Report::default() };
-    examination.prefix(&flags);
+    examination.prefix(&args.tenant, flags.max_request_bytes);
     if examination.endpoints().await {
         let authentication = examination.authentication().await;
         examination.permissions(authentication).await;
@@ -67,7 +67,7 @@ impl Examination {
     }
 
     /// What can be said of the prefix alone.
-    fn prefix(&mut self, flags: &ExamineArgs) {
+    fn prefix(&mut self, flags: &TenantArgs, max_request_bytes: u32) {
         const CHECK: &str = "prefix";
         let Some(prefix) = self.tenant.clone() else { return };
         let subject = prefix.to_string();
@@ -91,7 +91,7 @@ impl Examination {
         for (level, message) in wrong {
             report.add(CHECK, &subject, level, message);
         }
-        let (limit, longer) = (u64::from(flags.max_request_bytes), prefix.as_bytes().len());
+        let (limit, longer) = (u64::from(max_request_bytes), prefix.as_bytes().len());
         let rest = limit.saturating_sub(u64::try_from(longer).unwrap_or(u64::MAX));
         let level = if rest * 2 < limit { Level::Warning } else { Level::Ok };
         let message = format!(

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::{
     ToolError,
-    backup::{self, partial},
+    backup::{self, BackupError, partial},
     progress::say,
     restore::{self, RestoreError, check_empty, journal},
 };
@@ -39,6 +39,12 @@ pub enum CopyError {
     /// The file that was named for the copy is not one that a copy left.
     #[error("{} exists: name another file by --work-file, or remove it", .0.display())]
     Exists(PathBuf),
+    /// The source cannot be read into the temporary file.
+    #[error(transparent)]
+    Source(BackupError),
+    /// The target does not take it.
+    #[error(transparent)]
+    Target(RestoreError),
     /// The temporary file cannot be removed.
     #[error("{}: {source}", path.display())]
     WorkFile {
@@ -54,6 +60,15 @@ pub enum CopyError {
 /// # Errors
 /// When the source cannot be read, the target is not empty or overlaps the source, or the upstream cannot be written.
 pub async fn copy(args: CopyArgs) -> Result<(), ToolError> {
+    // Its user knows of neither half.
+    carry_over(args).await.map_err(|error| match error {
+        ToolError::Backup(error) => CopyError::Source(error).into(),
+        ToolError::Restore(error) => CopyError::Target(error).into(),
+        error => error,
+    })
+}
+
+async fn carry_over(args: CopyArgs) -> Result<(), ToolError> {
     let to = target_tenancy(&args)?;
     let from = Tenancy::try_from(args.tenant)?;
     let target_upstream = target_upstream(&args.upstream, &args.target);

@@ -69,7 +69,13 @@ impl Endpoint {
         if authority.as_str().contains('@') {
             return Err(refuse("a user name has no place in it"));
         }
-        let port = authority.port_u16().ok_or_else(|| refuse("the port is missing"))?;
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if authority.as_str().len() > authority.host().len() + 1 => {
+                return Err(refuse("the port is no number up to 65535"));
+            }
+            None => return Err(refuse("the port is missing")),
+        };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.is_empty() {
             return Err(refuse("the host is missing"));
@@ -162,6 +168,10 @@ mod tests {
         for (text, reason) in [
             ("", "not a host"),
             ("etcd", "port is missing"),
+            ("etcd:", "port is missing"),
+            ("[::1]", "port is missing"),
+            ("etcd:65536", "no number up to 65535"),
+            ("[::1]:99999", "no number up to 65535"),
             ("http://:2379", "host"),
             ("ftp://etcd:2379", "unknown scheme"),
             ("http://user@etcd:2379", "user name"),
