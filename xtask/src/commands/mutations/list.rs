@@ -75,14 +75,14 @@ pub(super) const MUTATIONS: [Mutation; 17] = [
         what: "progress is told of a revision whose events may be still to come",
         file: "rewrite/watch.rs",
         from: "        Shape::Watch.rewrite(view, message, out)?;\n",
-        to: "        let mut told: WatchResponse = decode_response(message)?;\n        if told.events.is_empty() && !created && !canceled {\n            told.header.iter_mut().for_each(|header| header.revision += 1);\n        }\n        Shape::Watch.rewrite(view, &prost::Message::encode_to_vec(&told), out)?;\n",
+        to: "        let mut told: WatchResponse = prost::Message::decode(message.clone()).unwrap_or_default();\n        if told.events.is_empty() && !created && !canceled {\n            told.header.iter_mut().for_each(|header| header.revision += 1);\n        }\n        Shape::Watch.rewrite(view, &Bytes::from(prost::Message::encode_to_vec(&told)), out)?;\n",
     },
     Mutation {
         name: "progress-of-one-watch",
         what: "progress of a whole stream is told as that of one watch",
         file: "rewrite/watch.rs",
         from: "        Shape::Watch.rewrite(view, message, out)?;\n",
-        to: "        let mut told: WatchResponse = decode_response(message)?;\n        if told.events.is_empty() && !created && !canceled {\n            told.watch_id = 0;\n        }\n        Shape::Watch.rewrite(view, &prost::Message::encode_to_vec(&told), out)?;\n",
+        to: "        let mut told: WatchResponse = prost::Message::decode(message.clone()).unwrap_or_default();\n        if told.events.is_empty() && !created && !canceled {\n            told.watch_id = 0;\n        }\n        Shape::Watch.rewrite(view, &Bytes::from(prost::Message::encode_to_vec(&told)), out)?;\n",
     },
     Mutation {
         name: "watermark-not-in-txn",
