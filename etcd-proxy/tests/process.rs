@@ -62,6 +62,8 @@ mod stop;
 mod tls;
 #[path = "process/tls_volume.rs"]
 mod tls_volume;
+#[path = "process/together.rs"]
+mod together;
 #[path = "process/tools.rs"]
 mod tools;
 #[path = "process/traces.rs"]

@@ -411,17 +411,25 @@ impl http_body::Body for RequestStream {
 // === impl ResponseStream ===
 
 impl ResponseStream {
-    /// The client's frames of the messages that have arrived. Sets `waiting` or `ending` where that cannot go on.
-    fn rewrite(&mut self) -> BytesMut {
-        let mut out = BytesMut::new();
+    /// Appends the client's frames of the messages that have arrived. Sets `waiting` or `ending` where that cannot go on.
+    fn rewrite(&mut self, out: &mut BytesMut) {
         while out.len() < BATCH && self.waiting.is_none() && self.ending.is_none() {
             match self.frames.message() {
-                Ok(Some(message)) => self.rewrite_one(message, &mut out),
+                Ok(Some(message)) => self.rewrite_one(message, out),
                 Ok(None) => break,
                 Err(status) => self.ending = Some(status),
             }
         }
-        out
+    }
+
+    /// Whether what has been collected goes to the client before more is read: there is enough of it, what comes next has to wait,
+    /// or it has a share of the memory or needs one.
+    fn has_to_leave(&self, collected: usize) -> bool {
+        collected >= BATCH
+            || self.waiting.is_some()
+            || self.ending.is_some()
+            || !matches!(self.memory, Memory::Nothing | Memory::Unasked)
+            || self.frames.pending().is_some_and(|length| length >= LONG)
     }
 
     fn rewrite_one(&mut self, message: Bytes, out: &mut BytesMut) {
@@ -505,28 +513,30 @@ impl http_body::Body for ResponseStream {
         if let Memory::Leaving(_) = this.memory {
             this.memory = Memory::Nothing;
         }
+        // What is collected here leaves before anything is waited for.
+        let mut out = BytesMut::new();
         loop {
-            if let Some((_, loading)) = &mut this.waiting {
-                let loaded = ready!(loading.as_mut().poll(cx));
-                if let Some((message, _)) = this.waiting.take() {
-                    match loaded {
+            if out.is_empty() {
+                if let Some((_, loading)) = &mut this.waiting {
+                    match ready!(loading.as_mut().poll(cx)) {
                         Ok(_) => {
-                            let mut out = BytesMut::new();
-                            this.rewrite_one(message, &mut out);
-                            if !out.is_empty() {
-                                return this.leave(out);
+                            if let Some((message, _)) = this.waiting.take() {
+                                this.rewrite_one(message, &mut out);
                             }
                         }
-                        Err(status) => this.ending = Some(status),
+                        Err(status) => {
+                            this.waiting = None;
+                            this.ending = Some(status);
+                        }
                     }
+                    continue;
                 }
-                continue;
+                if let Some(status) = this.ending.take() {
+                    return Poll::Ready(Some(Ok(Frame::trailers(this.end(status)))));
+                }
             }
-            if let Some(status) = this.ending.take() {
-                return Poll::Ready(Some(Ok(Frame::trailers(this.end(status)))));
-            }
-            let out = this.rewrite();
-            if !out.is_empty() {
+            this.rewrite(&mut out);
+            if !out.is_empty() && this.has_to_leave(out.len()) {
                 return this.leave(out);
             }
             if this.waiting.is_some() || this.ending.is_some() {
@@ -538,7 +548,13 @@ impl http_body::Body for ResponseStream {
                 continue;
             }
             let Some(upstream) = &mut this.upstream else { return Poll::Ready(None) };
-            match ready!(Pin::new(upstream).poll_frame(cx)) {
+            let frame = match Pin::new(upstream).poll_frame(cx) {
+                Poll::Ready(frame) => frame,
+                // A frame of the upstream's is mostly one short message, and many have come when many watches see one change.
+                Poll::Pending if !out.is_empty() => return this.leave(out),
+                Poll::Pending => return Poll::Pending,
+            };
+            match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => this.frames.push(data),
                     Err(frame) => {

@@ -89,11 +89,11 @@ pub(crate) async fn unread_watch(
 }
 
 /// The request of a call, which says that no more is to come.
-fn request(method: &str, message: &impl Message) -> Request<Bytes> {
+pub(crate) fn request(method: &str, frames: Bytes) -> Request<Bytes> {
     Request::post(format!("http://etcd/{method}"))
         .header(CONTENT_TYPE, "application/grpc")
         .header("te", "trailers")
-        .body(grpc_frame(&message.encode_to_vec()))
+        .body(frames)
         .unwrap()
 }
 
@@ -102,7 +102,8 @@ pub(crate) async fn ask(
     method: &str,
     message: &impl Message,
 ) -> Result<(http2::SendRequest<Full<Bytes>>, Response<Incoming>), Status> {
-    let response = sender.send_request(request(method, message).map(Full::new)).await.unwrap();
+    let response =
+        sender.send_request(request(method, grpc_frame(&message.encode_to_vec())).map(Full::new)).await.unwrap();
     match Status::from_header_map(response.headers()) {
         Some(status) if status.code() != Code::Ok => Err(status),
         _ => Ok((sender, response)),
@@ -236,7 +237,7 @@ async fn a_client_that_is_deaf_keeps_little() {
     let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
     let mut held = Vec::new();
     for _ in 0..STREAMS {
-        let (head, frame) = request("etcdserverpb.Watch/Watch", &create).into_parts();
+        let (head, frame) = request("etcdserverpb.Watch/Watch", grpc_frame(&create.encode_to_vec())).into_parts();
         let mut sender = sender.clone().ready().await.unwrap();
         let (response, mut stream) = sender.send_request(Request::from_parts(head, ()), false).unwrap();
         stream.send_data(frame, true).unwrap();
