@@ -56,6 +56,7 @@ pin_project! {
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Calls {
     fn execute(&self, call: F) {
+        // It ends when its stream is reset, as all are when their connection ends, and that is tracked.
         tokio::spawn(self.of(call));
     }
 }

@@ -45,10 +45,10 @@ const WHOLE_SERVER: &str = "";
 /// Most Watch streams at a time. They are of balancers and operators, of whom there are few.
 const WATCHES: usize = 128;
 
-/// Most Checks at a time whose request has not come with its headers.
+/// Most Checks and Lists at a time whose request has not come with its headers.
 const CHECKS: usize = 256;
 
-/// How long a request, of a few bytes, may take to come: it is all that a Check waits for.
+/// How long a request, of a few bytes, may take to come: it is all that a Check or List waits for.
 const PROMPT: Duration = Duration::from_secs(10);
 
 /// The gRPC health service. Cheap to clone; all clones share its places.
@@ -58,7 +58,7 @@ pub struct HealthService {
     server: HealthServer<Reported>,
     watches: Arc<Semaphore>,
     checks: Arc<Semaphore>,
-    /// How long a client may leave the answer to a Check; `None` for ever.
+    /// How long a client may leave the answer to a Check or List; `None` for ever.
     patience: Option<Duration>,
 }
 
