@@ -29,7 +29,14 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// How often a test is run that fails.
-const TRIES: usize = 4;
+const TRIES: usize = 2;
+/// The same of tests whose outcome is left to chance as soon as a client holds a stream to a member, as a proxy does: package,
+/// name, and how often.
+const LEFT_TO_CHANCE: [(&str, &str, usize); 1] = [
+    // Stops a leader and then a follower, and expects the other follower to have no leader. Each waits 2 s for open streams before
+    // it is gone, in which the one that stays may be elected.
+    ("integration", "TestV3LeaseKeepAliveForwardingCatchError", 4),
+];
 /// How long after that Go's own limit may take to show where a test hangs.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -153,9 +160,8 @@ pub(super) fn run(
     }
 }
 
-/// As [`run`], but what failed is run again, one test at a time, until it passes or has had its tries: many of these tests wait
-/// by the clock, and fail on a machine that does too much at once. One stops a leader and asks the follower that is to stay
-/// without one, which may be elected while the leader waits for the streams that a proxy has there.
+/// As [`run`], but what failed is run again, one test at a time: many of these tests wait by the clock, and fail on a machine that
+/// does too much at once.
 ///
 /// # Errors
 /// As [`run`].
@@ -169,8 +175,10 @@ pub(super) fn run_with_more_tries(
     let mut outcomes = run(ground, packages, tests, runner, limit)?;
     let label = format!("{}-again", ground.label);
     let alone = Ground { at_once: 1, label: &label, ..*ground };
-    for _ in 1..TRIES {
-        let failed = outcomes.iter().filter(|outcome| !outcome.is_well()).map(|outcome| outcome.test.clone()).collect();
+    let most = LEFT_TO_CHANCE.iter().map(|(.., tries)| *tries).fold(TRIES, usize::max);
+    for tried in 1..most {
+        let again = |outcome: &&Outcome| !outcome.is_well() && tried < tries(&outcome.test);
+        let failed = outcomes.iter().filter(again).map(|outcome| outcome.test.clone()).collect();
         for next in run(&alone, packages, failed, runner, limit)? {
             if let Some(last) = outcomes.iter_mut().find(|outcome| outcome.test == next.test) {
                 *last = Outcome { again: true, ..next };
@@ -178,6 +186,12 @@ pub(super) fn run_with_more_tries(
         }
     }
     Ok(outcomes)
+}
+
+/// How often a test is run until it passes.
+fn tries(test: &Test) -> usize {
+    let listed = LEFT_TO_CHANCE.iter().find(|(package, name, _)| test.package == *package && test.name == *name);
+    listed.map_or(TRIES, |(.., tries)| *tries)
 }
 
 fn run_one(ground: &Ground<'_>, packages: &[TestPackage], test: Test, stop: &AtomicBool) -> Result<Outcome> {
