@@ -15,10 +15,12 @@ mod wire;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use memchr::memmem;
 use proto::etcdserverpb::PutRequest;
 use tokio::sync::Notify;
 use tonic::Status;
 
+pub(crate) use self::wire::undecodable;
 pub use self::{
     answer::{LongAnswer, Shape},
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
@@ -148,6 +150,20 @@ impl View<'_> {
 
     fn watermark(&self) -> Result<i64, Interrupt> {
         self.watermark.ok_or(Interrupt::NeedsWatermark)
+    }
+
+    /// Whether what is unknown here holds keys as they are upstream, the tenant's or the proxy's own. What they are to the tenant
+    /// nobody knows.
+    #[cold]
+    fn names_keys(&self, bytes: &[u8]) -> bool {
+        [self.prefix.as_bytes(), self.meta.root()].iter().any(|prefix| memmem::find(bytes, prefix).is_some())
+    }
+
+    /// Whether a message with keys stands where words for people should, which pass as they are: in an answer to something else
+    /// it may. Words may happen to have the bytes of a short prefix in them, but they have no control characters, as the tags of
+    /// messages are.
+    pub(crate) fn hides_keys(&self, words: &[u8]) -> bool {
+        words.iter().any(u8::is_ascii_control) && self.names_keys(words)
     }
 }
 

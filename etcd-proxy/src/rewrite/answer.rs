@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use memchr::memmem;
 use prost::encoding::encoded_len_varint;
 use tonic::Status;
 
@@ -163,6 +162,7 @@ impl Shape {
             }
             (Self::TimeToLive, 5, Value::Bytes(key)) if mark.is_some_and(|mark| mark == key) => Mapped::Nothing,
             (Self::TimeToLive, 5, Value::Bytes(key)) => Mapped::Bytes(number, view.prefix.strip(key)?),
+            (Self::Watch, 6, Value::Bytes(reason)) if view.hides_keys(reason) => return Err(malformed()),
             (_, 1, Value::Bytes(header)) if self.has_header() => {
                 check_header(view, header)?;
                 Mapped::Same(field.raw)
@@ -172,7 +172,7 @@ impl Shape {
                 Some(true) => Mapped::Same(field.raw),
                 // An answer to something else, of which keys or leases might get out as they are.
                 Some(false) => return Err(malformed()),
-                None if names_keys(view, value) => Mapped::Nothing,
+                None if matches!(value, Value::Bytes(bytes) if view.names_keys(bytes)) => Mapped::Nothing,
                 // What a newer etcd has added.
                 None => Mapped::Same(field.raw),
             },
@@ -224,21 +224,13 @@ fn check_header(view: &View<'_>, mut header: &[u8]) -> Result<(), Interrupt> {
         let fits = match (field.number, &field.value) {
             (1..=4, Value::Varint(_)) => true,
             (1..=4, _) => false,
-            (_, value) => !names_keys(view, value),
+            (_, value) => !matches!(value, Value::Bytes(bytes) if view.names_keys(bytes)),
         };
         if !fits {
             return Err(malformed());
         }
     }
     Ok(())
-}
-
-/// Whether what is unknown here holds keys as they are upstream, the tenant's or the proxy's own. What they are to the tenant
-/// nobody knows.
-#[cold]
-fn names_keys(view: &View<'_>, value: &Value<'_>) -> bool {
-    let Value::Bytes(bytes) = value else { return false };
-    [view.prefix.as_bytes(), view.meta.root()].iter().any(|prefix| memmem::find(bytes, prefix).is_some())
 }
 
 /// The revision of an encoded event; 0 of one without a key.

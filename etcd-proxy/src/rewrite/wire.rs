@@ -90,7 +90,12 @@ pub(super) fn put_number(number: u64, value: u64, out: &mut BytesMut) {
 
 /// That an answer cannot be passed on.
 pub(super) fn malformed() -> Interrupt {
-    Interrupt::Refused(Status::internal("etcd-proxy: the upstream's answer cannot be decoded"))
+    Interrupt::Refused(undecodable())
+}
+
+/// What a client gets in the place of an answer that is none.
+pub(crate) fn undecodable() -> Status {
+    Status::internal("etcd-proxy: the upstream's answer cannot be decoded")
 }
 
 #[inline(always)]

@@ -69,10 +69,14 @@ struct Framed {
 /// A call as it should be.
 pub(crate) fn good() -> impl Strategy<Value = Call> {
     let answered = prop_oneof![request(), select(PATHS.to_vec()).prop_map(|path| (path, Bytes::new()))];
-    answered.prop_map(|(path, message)| {
-        let messages = vec![Framed { message, mangles: Vec::new(), flag: 0, lie: 0 }];
-        Call { path, messages, piece: 1 << 20, timeout: "150m", encoding: "", metadata: 0 }
-    })
+    answered.prop_map(|(path, message)| Call::good(path, message))
+}
+
+/// One of each kind, as they should be.
+pub(crate) fn each() -> Vec<Call> {
+    const GRANT: (&str, &[u8]) = ("/etcdserverpb.Lease/LeaseGrant", b"\x08\x3c");
+    let paths = PATHS.iter().map(|path| (*path, &b""[..])).chain([GRANT]);
+    paths.map(|(path, message)| Call::good(path, Bytes::from_static(message))).collect()
 }
 
 /// A call as nobody should make it.
@@ -179,6 +183,11 @@ fn request() -> impl Strategy<Value = (&'static str, Bytes)> {
 // === impl Call ===
 
 impl Call {
+    fn good(path: &'static str, message: Bytes) -> Self {
+        let messages = vec![Framed { message, mangles: Vec::new(), flag: 0, lie: 0 }];
+        Self { path, messages, piece: 1 << 20, timeout: "150m", encoding: "", metadata: 0 }
+    }
+
     fn body(&self) -> Vec<u8> {
         let mut body = Vec::new();
         for Framed { message, mangles, flag, lie } in &self.messages {

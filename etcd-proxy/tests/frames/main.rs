@@ -90,3 +90,21 @@ fn wrong_answers_end_and_show_nothing() {
     runtime.block_on(ground.end());
     drop(tap);
 }
+
+/// An event has its key where a Status has the version of the storage, which passes as it is.
+#[test]
+fn events_in_the_place_of_answers_show_no_keys() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let ground = Ground::start().await;
+        let tap = Tap::start(&ground.etcd.url).await;
+        let mut ground = ground.before(tap.url.clone()).await;
+        for call in calls::each() {
+            tap.follow(tap::Plan::event());
+            let heard = calls::make(&ground.proxy, std::slice::from_ref(&call)).await;
+            tap.follow(tap::Plan::default());
+            ground.check(heard).await.unwrap_or_else(|wrong| panic!("{call:?}: {wrong}"));
+        }
+        ground.end().await;
+    });
+}

@@ -22,7 +22,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
-use proto::etcdserverpb::{ResponseHeader, WatchResponse};
+use proto::{
+    etcdserverpb::{ResponseHeader, WatchResponse},
+    mvccpb::{Event, KeyValue},
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -61,6 +64,8 @@ enum Wrong {
     /// The message before, whatever it answered.
     Swapped,
     Twice,
+    /// An event of the tenant's, whatever was asked.
+    Event,
     Header(i64),
     Watch {
         id: i64,
@@ -116,6 +121,7 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         1 => Just(Wrong::Bare),
         3 => Just(Wrong::Swapped),
         1 => Just(Wrong::Twice),
+        1 => Just(Wrong::Event),
         2 => revision().prop_map(Wrong::Header),
         2 => (revision(), revision(), any::<bool>(), any::<bool>())
             .prop_map(|(id, revision, created, canceled)| Wrong::Watch { id, revision, created, canceled }),
@@ -138,6 +144,15 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
+// === impl Plan ===
+
+impl Plan {
+    /// The first answer is an event.
+    pub(crate) fn event() -> Self {
+        Self { messages: [Wrong::Event].into(), ..Self::default() }
+    }
+}
+
 // === impl Wrong ===
 
 impl Wrong {
@@ -156,6 +171,7 @@ impl Wrong {
             Self::Bare => plain(&replaced(message, b"etcd-proxy.meta")),
             Self::Swapped => plain(last),
             Self::Twice => plain(message).repeat(2),
+            Self::Event => plain(&event()),
             Self::Header(revision) => plain(&with_revision(message, revision)),
             Self::Watch { id, revision, created, canceled } if watch => {
                 let Ok(mut response) = WatchResponse::decode(message.clone()) else { return None };
@@ -178,6 +194,14 @@ impl Wrong {
             Self::Cut => return None,
         })
     }
+}
+
+/// What a watch of one key of the tenant is told.
+fn event() -> Vec<u8> {
+    let header = Some(ResponseHeader { cluster_id: 1, member_id: 2, revision: 3, raft_term: 4 });
+    let kv = KeyValue { key: format!("{PREFIX}b").into(), mod_revision: 3, ..Default::default() };
+    let events = vec![Event { kv: Some(kv), ..Default::default() }];
+    WatchResponse { header, events, ..Default::default() }.encode_to_vec()
 }
 
 /// The message with other bytes where the tenant's prefix stands.
