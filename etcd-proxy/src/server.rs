@@ -162,7 +162,11 @@ impl fmt::Debug for Server {
 /// Windows are static and large (see the upstream's for why). A client's requests are small. Its stream window is
 /// what one may bring while it waits, its connection window holds several of the largest. Together they bound what a client's
 /// streams leave unread here while their messages wait for their turn (`limits`): nothing is read before what came
-/// before it has gone on. What is unread in small frames takes more, for which h2 has a bound of half of the connection window.
+/// before it has gone on.
+///
+/// Of a small frame it is not the payload that takes memory but what h2 keeps beside it, a quarter of a kilobyte, until the
+/// connection ends. h2 lets the small frames of a connection lack half of its window of that much each; so the window is no larger than
+/// clients need, and the frames are some 8,000. Client libraries have fewer: clientv3 asks for a watch when it has the one before.
 ///
 /// A client may cancel all of its calls at once, and a read may bring them together with their beginnings. That is no
 /// attack (for which h2 takes 20 such calls): without room for all of them the connection would close, and every watch
@@ -176,7 +180,7 @@ fn http_builder(settings: &ConnectionSettings, calls: Calls) -> auto::Builder<Ca
         .timer(TokioTimer::new())
         // What a request brings that waits for its share of the memory (`grpc::Incoming`), and a stream whose turn it is not.
         .initial_stream_window_size(MIB / 4)
-        .initial_connection_window_size(16 * MIB)
+        .initial_connection_window_size(4 * MIB)
         // Of each stream, for a client that has window enough and does not read from its socket. grpc-go has half of this.
         .max_send_buf_size(128 * 1024)
         .max_concurrent_streams(settings.max_concurrent_streams)

@@ -11,7 +11,7 @@ use tokio::{
 use crate::{
     child::{Etcd, Proxy, SOON},
     http::get,
-    wire::{DATA, GOAWAY, PING, PREFACE, RST_STREAM, frame, headers, read_frame},
+    wire::{DATA, GOAWAY, PING, PREFACE, RST_STREAM, frame, grpc_frame, headers, read_frame},
 };
 
 /// A client that gives up many calls at once keeps its watches. etcd takes it as well.
@@ -54,6 +54,40 @@ async fn calls_that_are_cancelled_in_a_burst_end_nothing_else() {
             }
         }
     }
+}
+
+/// A byte that is not read on takes hundreds, of which the client's window says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_wait_in_small_pieces_stay_small() {
+    const CONNECTIONS: usize = 10;
+    const PIECES: usize = 20_000;
+    const EACH: u64 = 3 << 20;
+    let etcd = Etcd::start().await;
+    let proxy = Proxy::start("/a/", &etcd, &["--max-requests-per-second=1", "--max-requests-burst=1"]).await;
+    let before = proxy.program.resident();
+    let create = frame(DATA, 0, 1, &grpc_frame(&[0x0a, 3, 0x0a, 1, b'k']));
+    let pieces = frame(DATA, 0, 1, &[0]).repeat(PIECES);
+    let mut open = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut stream = TcpStream::connect(proxy.url.strip_prefix("http://").unwrap()).await.unwrap();
+        // The first goes on, another waits, and what comes behind it is not read.
+        let watches = create.repeat(50);
+        stream.write_all(&[PREFACE, &headers(1, "/etcdserverpb.Watch/Watch"), &watches].concat()).await.unwrap();
+        // It may be closed before all are written.
+        let _closed = stream.write_all(&pieces).await;
+        let ended = async {
+            loop {
+                let (kind, _, _, payload) = read_frame(&mut stream).await;
+                if kind == GOAWAY {
+                    return payload[4..8].to_vec();
+                }
+            }
+        };
+        assert_eq!(ended.await, 11u32.to_be_bytes(), "ENHANCE_YOUR_CALM");
+        open.push(stream);
+    }
+    let grown = proxy.program.most_resident() - before;
+    assert!(grown < CONNECTIONS as u64 * EACH, "{} KiB", grown >> 10);
 }
 
 /// A connection that has said enough to be served and got its answer; `None` if it was closed.
