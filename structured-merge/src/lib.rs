@@ -10,7 +10,8 @@
 //! - [`value`]: what JSON holds, with Kubernetes' order and equality;
 //! - [`schema`]: which lists and maps are merged and which are replaced, from OpenAPI definitions;
 //! - [`fieldpath`]: paths, and sets of them, in memory and as `fieldsV1`;
-//! - [`typed`]: values with a type, which are validated, compared, merged and pruned.
+//! - [`typed`]: values with a type, which are validated, compared, merged and pruned;
+//! - [`updater`]: what an update and an apply do to an object and its managers.
 //!
 //! What comes from outside is at most [`MAX_DEPTH`] deep, so that no walk can exhaust the stack.
 
@@ -19,6 +20,7 @@
 pub mod fieldpath;
 pub mod schema;
 pub mod typed;
+pub mod updater;
 pub mod value;
 
 mod kind;
