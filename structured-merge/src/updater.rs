@@ -193,11 +193,13 @@ impl Updater<'_> {
             }
             let Some(Some((written, removed))) = versions.get(&managed.version) else { continue };
             let taken = managed.set.intersection(written);
-            taken.for_each(|path| conflicts.push(Conflict { manager: id.clone(), path: path.into() }));
+            if force == Force::No {
+                taken.for_each(|path| conflicts.push(Conflict { manager: id.clone(), path: path.into() }));
+            }
             let set = managed.set.difference(&taken).difference(removed);
             left.insert(id.clone(), Managed { set, ..managed.clone() });
         }
-        if force == Force::No && !conflicts.is_empty() {
+        if !conflicts.is_empty() {
             return Err(Conflicts(conflicts).into());
         }
         left.retain(|_, managed| !managed.set.is_empty());

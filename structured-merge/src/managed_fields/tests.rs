@@ -16,6 +16,7 @@ use self::kinds::{Kinds, hub_of, schemas};
 
 mod behaviour;
 mod kinds;
+mod random;
 
 /// When the first step would be if it took no time.
 const EPOCH: &str = "2000-01-01T00:00:00Z";
