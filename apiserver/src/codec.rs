@@ -8,6 +8,7 @@
 
 mod format;
 pub(crate) mod json;
+pub mod protobuf;
 pub(crate) mod time;
 pub(crate) mod typed;
 pub(crate) mod yaml;

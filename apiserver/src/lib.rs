@@ -33,5 +33,7 @@ pub mod validation;
 mod egress;
 mod quote;
 
+pub use self::codec::protobuf;
+
 #[cfg(test)]
 mod test_vectors;
