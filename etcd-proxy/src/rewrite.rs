@@ -16,11 +16,10 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
-use proto::etcdserverpb::PutRequest;
+use proto::etcdserverpb::{PutRequest, StatusResponse};
 use tokio::sync::Notify;
 use tonic::Status;
 
-pub(crate) use self::wire::undecodable;
 pub use self::{
     answer::{LongAnswer, Shape},
     kv::{DeleteRange, Put, Range, RangeStream, Txn},
@@ -162,8 +161,29 @@ impl View<'_> {
     /// Whether a message with keys stands where words for people should, which pass as they are: in an answer to something else
     /// it may. Words may happen to have the bytes of a short prefix in them, but they have no control characters, as the tags of
     /// messages are.
-    pub(crate) fn hides_keys(&self, words: &[u8]) -> bool {
+    fn hides_keys(&self, words: &[u8]) -> bool {
         words.iter().any(u8::is_ascii_control) && self.names_keys(words)
+    }
+
+    /// Looks whether an upstream's status is one: all that it says in words is passed on, if not as it is, then in a snapshot.
+    ///
+    /// # Errors
+    /// What the client gets instead.
+    pub(crate) fn check_status(&self, status: &StatusResponse) -> Result<(), Status> {
+        let target = status.downgrade_info.as_ref().map(|downgrade| &downgrade.target_version);
+        let words = [&status.version, &status.storage_version].into_iter().chain(target).chain(&status.errors);
+        self.check_words(words)
+    }
+
+    /// Looks whether these are words, in an answer of the upstream.
+    ///
+    /// # Errors
+    /// What the client gets instead.
+    pub(crate) fn check_words<'w>(&self, words: impl IntoIterator<Item = &'w String>) -> Result<(), Status> {
+        match words.into_iter().any(|words| self.hides_keys(words.as_bytes())) {
+            true => Err(wire::undecodable()),
+            false => Ok(()),
+        }
     }
 }
 

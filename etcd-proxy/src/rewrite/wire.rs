@@ -94,7 +94,7 @@ pub(super) fn malformed() -> Interrupt {
 }
 
 /// What a client gets in the place of an answer that is none.
-pub(crate) fn undecodable() -> Status {
+pub(super) fn undecodable() -> Status {
     Status::internal("etcd-proxy: the upstream's answer cannot be decoded")
 }
 

@@ -86,7 +86,7 @@ async fn granted(
             mark_if_granted(call, request.id);
         }
     })?;
-    call.check_words([&granted.error])?;
+    call.tenant.view().check_words([&granted.error])?;
     let mut marked_at = None;
     if granted.error.is_empty() {
         match mark(call, granted.id).await {

@@ -23,8 +23,7 @@ const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 pub(super) async fn status(call: OwnCall<'_>) -> Result<BytesMut, Status> {
     let request: StatusRequest = call.request("etcdserverpb.StatusRequest")?;
     let mut status: StatusResponse = call.ask(&request).await?;
-    let target = status.downgrade_info.as_ref().map(|downgrade| &downgrade.target_version);
-    call.check_words([&status.version, &status.storage_version].into_iter().chain(target).chain(&status.errors))?;
+    call.tenant.view().check_status(&status)?;
     if call.tenant.upstream().members().len() > 1 {
         for version in call.tenant.member_versions().await {
             if compare_versions(&version, &status.version) == Ordering::Less {

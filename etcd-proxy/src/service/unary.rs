@@ -19,7 +19,7 @@ use crate::{
     grpc::{self, Arrived, NoAnswer, NoShare, Patient, Received, Share, UnaryBody, UpstreamHeaders, framing},
     limits::{Account, Amount, NotAdmitted, Place, Present},
     metrics::add_bytes,
-    rewrite::{self, Call, Interrupt, LongAnswer, View},
+    rewrite::{Call, Interrupt, LongAnswer, View},
     tenant::Tenant,
     unknown::{self, Bounds, Refusal},
 };
@@ -350,15 +350,6 @@ impl OwnCall<'_> {
     /// Asks the upstream by the same method.
     pub(super) async fn ask<M: Message + Default>(&self, request: &impl Message) -> Result<M, Status> {
         self.ask_by(self.path, request).await
-    }
-
-    /// Looks whether these are words, in an answer of the upstream.
-    pub(super) fn check_words<'w>(&self, words: impl IntoIterator<Item = &'w String>) -> Result<(), Status> {
-        let view = self.tenant.view();
-        match words.into_iter().any(|words| view.hides_keys(words.as_bytes())) {
-            true => Err(rewrite::undecodable()),
-            false => Ok(()),
-        }
     }
 
     /// Asks the upstream by another method.

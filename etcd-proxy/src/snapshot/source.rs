@@ -82,7 +82,9 @@ pub async fn moment(tenant: &Tenant) -> Result<Moment, Status> {
 /// The version of the storage of the member that answers; empty before etcd 3.6.
 pub(super) async fn storage_version(tenant: &Tenant) -> Result<String, Status> {
     let mut maintenance = MaintenanceClient::new(tenant.upstream().unary());
-    Ok(in_time(maintenance.status(StatusRequest {})).await?.into_inner().storage_version)
+    let status = in_time(maintenance.status(StatusRequest {})).await?.into_inner();
+    tenant.view().check_status(&status)?;
+    Ok(status.storage_version)
 }
 
 /// The leases that the tenant had at `revision`: those of its marks, and `held`, the tenant's ids of those that its keys

@@ -50,7 +50,7 @@ impl Tenant {
     async fn ask_versions(&self) {
         let inner = &*self.0;
         inner.versions.known.lock().asked = Some(Instant::now());
-        let answers = inner.upstream.members().iter().map(|member| version(member.clone()));
+        let answers = inner.upstream.members().iter().map(|member| self.version_of(member.clone()));
         let answers = futures::future::join_all(answers).await;
         let mut known = inner.versions.known.lock();
         known.versions.resize(answers.len(), None);
@@ -59,6 +59,13 @@ impl Tenant {
                 *known = answer;
             }
         }
+    }
+
+    async fn version_of(&self, member: UpstreamChannel) -> Option<String> {
+        let mut client = MaintenanceClient::new(member);
+        let status = timeout(PATIENCE, client.status(StatusRequest {})).await.ok()?.ok()?.into_inner();
+        self.view().check_status(&status).ok()?;
+        Some(status.version)
     }
 }
 
@@ -71,10 +78,4 @@ impl Known {
         }
         stale
     }
-}
-
-async fn version(member: UpstreamChannel) -> Option<String> {
-    let mut client = MaintenanceClient::new(member);
-    let status = timeout(PATIENCE, client.status(StatusRequest {})).await.ok()?.ok()?;
-    Some(status.into_inner().version)
 }

@@ -72,11 +72,17 @@ pub(crate) fn good() -> impl Strategy<Value = Call> {
     answered.prop_map(|(path, message)| Call::good(path, message))
 }
 
-/// One of each kind, as they should be.
+/// One of each kind, as they should be. Those that end by themselves have time for it.
 pub(crate) fn each() -> Vec<Call> {
     const GRANT: (&str, &[u8]) = ("/etcdserverpb.Lease/LeaseGrant", b"\x08\x3c");
+    const ENDLESS: [&str; 3] =
+        ["/etcdserverpb.Watch/Watch", "/v3electionpb.Election/Observe", "/grpc.health.v1.Health/Watch"];
     let paths = PATHS.iter().map(|path| (*path, &b""[..])).chain([GRANT]);
-    paths.map(|(path, message)| Call::good(path, Bytes::from_static(message))).collect()
+    let calls = paths.map(|(path, message)| {
+        let timeout = if ENDLESS.contains(&path) { "150m" } else { "20S" };
+        Call { timeout, ..Call::good(path, Bytes::from_static(message)) }
+    });
+    calls.collect()
 }
 
 /// A call as nobody should make it.

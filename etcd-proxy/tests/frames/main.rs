@@ -91,7 +91,7 @@ fn wrong_answers_end_and_show_nothing() {
     drop(tap);
 }
 
-/// An event has its key where a Status has the version of the storage, which passes as it is.
+/// An event has its key where a Status has the version of the storage, which passes as it is, and stands in a snapshot.
 #[test]
 fn events_in_the_place_of_answers_show_no_keys() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -99,11 +99,13 @@ fn events_in_the_place_of_answers_show_no_keys() {
         let ground = Ground::start().await;
         let tap = Tap::start(&ground.etcd.url).await;
         let mut ground = ground.before(tap.url.clone()).await;
-        for call in calls::each() {
-            tap.follow(tap::Plan::event());
-            let heard = calls::make(&ground.proxy, std::slice::from_ref(&call)).await;
+        ground.fill().await;
+        // None asks the upstream more often.
+        for (call, others) in calls::each().iter().flat_map(|call| (0..5).map(move |others| (call, others))) {
+            tap.follow(tap::Plan::event(others));
+            let heard = calls::make(&ground.proxy, std::slice::from_ref(call)).await;
             tap.follow(tap::Plan::default());
-            ground.check(heard).await.unwrap_or_else(|wrong| panic!("{call:?}: {wrong}"));
+            ground.check(heard).await.unwrap_or_else(|wrong| panic!("{call:?} after {others}: {wrong}"));
         }
         ground.end().await;
     });

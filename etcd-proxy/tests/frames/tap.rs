@@ -147,9 +147,10 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
 // === impl Plan ===
 
 impl Plan {
-    /// The first answer is an event.
-    pub(crate) fn event() -> Self {
-        Self { messages: [Wrong::Event].into(), ..Self::default() }
+    /// The answer behind so many others is an event.
+    pub(crate) fn event(others: usize) -> Self {
+        let messages = std::iter::repeat_n(Wrong::Nothing, others).chain([Wrong::Event]).collect();
+        Self { messages, ..Self::default() }
     }
 }
 
