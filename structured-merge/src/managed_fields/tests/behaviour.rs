@@ -197,3 +197,21 @@ fn duplicates_are_not_converted() {
         "{error}"
     );
 }
+
+#[test]
+fn only_an_annotation_of_the_same_version_forgives_conflicts() {
+    with_manager(|manager| {
+        let apply_after = |version: &str| {
+            let annotation = serde_json::json!({"apiVersion": version, "kind": "Thing", "data": 1}).to_string();
+            let live = json(serde_json::json!({
+                "apiVersion": "v1", "kind": "Thing", "data": 1,
+                "metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": annotation}},
+            }));
+            let config = json(serde_json::json!({"apiVersion": "v1", "kind": "Thing", "data": 2}));
+            let request = Request { manager: "kubectl", force: Force::No, now: Timestamp::UNIX_EPOCH };
+            manager.apply(&live, &config, request)
+        };
+        assert_eq!(apply_after("v1").unwrap().get("data"), Some(&Value::Int(2)));
+        assert!(matches!(apply_after("v2"), Err(FieldManagerError::Conflict(_))));
+    });
+}
