@@ -152,6 +152,9 @@ impl TypedValue {
 
     /// The value with what `config` says in it. Nothing is taken away; see [`crate::updater`] for that.
     ///
+    /// Go loses errors of lists within items of lists and goes on without these lists. Here they are errors like all others; an
+    /// apply checks its configuration before, and meets none.
+    ///
     /// # Errors
     /// When the types differ, an item of a list bears no key, or two of `config`'s the same.
     pub fn merge(&self, config: &Self) -> Result<Self, ValidationErrors> {
