@@ -4,8 +4,10 @@
 //! an [envelope](Unknown), and in watches [frames](watch_frame) of events with envelopes in them.
 //!
 //! Decoding is as lenient as Go towards what it does not know (unknown fields are passed over, groups too) and towards
-//! repeated fields (the last one counts, messages are merged), and as strict towards what is no message. It is
-//! stricter in three things: texts are UTF-8, keys and values of maps are encoded as their types are, and nesting ends at [`MAX_DEPTH`].
+//! repeated fields (the last one counts, messages are merged), and as strict towards what is no message. It is stricter
+//! where Go takes what it cannot show: texts are UTF-8, `fieldsV1` is JSON, times are before the year 10000. And it is where Go
+//! does not look: keys and values of maps are encoded as their types are and end within their entry, and nesting ends at
+//! [`MAX_DEPTH`].
 //!
 //! What decoding allocates grows with the input only: nothing is reserved because of a length that the input claims.
 
@@ -22,7 +24,7 @@ pub use self::{
     error::{Error, FieldName},
     meta::{PartialObjectMetadata, PartialObjectMetadataList, write_partial},
     value::{AlwaysField, Field, Value, WrappedField},
-    watch::{WatchEvent, WatchedObject, watch_frame},
+    watch::{RawExtension, WatchEvent, watch_frame},
     wire::{Key, MAX_DEPTH, Reader, WireType, write_delimited, write_key, write_nested, write_varint},
 };
 #[doc(hidden)]

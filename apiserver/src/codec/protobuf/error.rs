@@ -108,7 +108,8 @@ impl fmt::Display for FieldName {
         }
         for word in self.name.split('_') {
             match word {
-                "api" | "uid" => f.write_str(&word.to_ascii_uppercase())?,
+                "api" | "uid" | "cidr" => f.write_str(&word.to_ascii_uppercase())?,
+                "cidrs" => f.write_str("CIDRs")?,
                 _ => {
                     let mut chars = word.chars();
                     if let Some(first) = chars.next() {

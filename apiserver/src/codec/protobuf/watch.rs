@@ -15,12 +15,12 @@ pub struct WatchEvent {
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
     pub type_: String,
     /// The object.
-    pub object: WatchedObject,
+    pub object: RawExtension,
 }
 
-/// `runtime.RawExtension`, whose bytes are an [envelope](super::Unknown) here.
+/// What is in an event: bytes, which are an [envelope](super::Unknown).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct WatchedObject {
+pub struct RawExtension {
     /// The envelope.
     pub raw: Option<ByteString>,
 }
@@ -30,7 +30,7 @@ protobuf! {
         type_ = 1,
         object = 2,
     }
-    WatchedObject {
+    RawExtension {
         raw = 1,
     }
 }

@@ -2,7 +2,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    APIGroup, APIResourceList, DeleteOptions, MicroTime, ObjectMeta, Status, Time,
+    APIGroup, APIResourceList, Condition, DeleteOptions, LabelSelector, MicroTime, ObjectMeta, Status, Time,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
@@ -22,6 +22,7 @@ use crate::{
 
 const OBJECTS: &str = include_str!("../../../../tests/vectors/protobuf/objects.jsonl");
 const WATCH: &str = include_str!("../../../../tests/vectors/protobuf/watch.jsonl");
+const WIRE: &str = include_str!("../../../../tests/vectors/protobuf/wire.jsonl");
 const ERRORS: &str = include_str!("../../../../tests/vectors/protobuf/errors.jsonl");
 
 fn bytes(case: &Json, name: &str) -> Vec<u8> {
@@ -209,4 +210,36 @@ fn the_default_kind_fills_in_what_is_left_out() {
     assert_eq!(kind("v2", "Cake"), "v2 Cake");
     assert_eq!(kind("a/b/c", "Cake"), "g/v1 Cake");
     assert_eq!(kind("h/", "Cake"), "g/v1 Cake");
+}
+
+/// Messages with bytes changed at random: the same is read of them, or the same is wrong with them. In `stricter` stands why they are
+/// refused although Go takes them.
+#[test]
+fn changed_bytes() {
+    fn outcome<M: Message>(bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        decode::<M>(bytes).map(|message| encode(&message))
+    }
+
+    let (mut count, mut stricter) = (0, 0);
+    for case in lines(WIRE) {
+        count += 1;
+        let of_type = match text(&case, "type") {
+            "APIGroup" => outcome::<APIGroup>,
+            "Condition" => outcome::<Condition>,
+            "ConfigMap" => outcome::<ConfigMap>,
+            "DeleteOptions" => outcome::<DeleteOptions>,
+            "LabelSelector" => outcome::<LabelSelector>,
+            "ObjectMeta" => outcome::<ObjectMeta>,
+            "PartialObjectMetadataList" => outcome::<PartialObjectMetadataList>,
+            "Status" => outcome::<Status>,
+            "WatchEvent" => outcome::<WatchEvent>,
+            other => unreachable!("{other}"),
+        };
+        match of_type(&bytes(&case, "bytes")) {
+            Ok(encoded) => assert_eq!(encoded, bytes(&case, "encoded"), "{case}"),
+            Err(_) if case.get("stricter").is_some() => stricter += 1,
+            Err(error) => assert_eq!(error.to_string(), text(&case, "error"), "{case}"),
+        }
+    }
+    assert_eq!((count, stricter), (768, 37));
 }
