@@ -15,6 +15,7 @@ mod envelope;
 mod error;
 mod meta;
 mod table;
+mod util;
 mod value;
 mod watch;
 mod wire;

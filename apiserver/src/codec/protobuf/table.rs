@@ -45,8 +45,9 @@
 /// | `Vec<T>`, `BTreeMap<K, V>`, and `Option` of them | `[]T`, `map[K]V` | item by item |
 /// | `Vec<T>`, marked `wrapped` | a named type: `type Verbs []string` | always, as a message with the items in field 1 |
 ///
-/// `T` is a `String`, `bool`, `i32`, `i64`, `u32`, `u64`, `f32`, `f64`, a `ByteString`, one of the types that all APIs share, or
-/// a type with a table. A type that is a text in JSON, as enumerations are, is one here too when it is named as text:
+/// `T` is a `String`, `bool`, `i32`, `i64`, `u32`, `u64`, `f32`, `f64`, a `ByteString`, one of the types that all APIs share
+/// (`Time`, `Condition`, `LabelSelector`, `Quantity`, `IntOrString`, …), or a type with a table. A type that is a text in
+/// JSON, as enumerations are, is one here too when it is named as text:
 ///
 /// ```
 /// # use serde::{Deserialize, Serialize};

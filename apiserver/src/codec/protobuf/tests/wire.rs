@@ -1,8 +1,10 @@
 //! What Go does with fields that are repeated, unknown, too long or wrong.
 
 use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
     apis::meta::v1::{Condition, DeleteOptions, FieldsV1, ManagedFieldsEntry, MicroTime, ObjectMeta, Status, Time},
     runtime::RawExtension,
+    util::intstr::IntOrString,
 };
 use serde_json::json;
 
@@ -225,4 +227,38 @@ fn events_without_an_object() {
     let event = WatchEvent { type_: "ADDED".to_owned(), ..WatchEvent::default() };
     assert_eq!(encode(&event), b"\x0a\x05ADDED\x12\x00");
     assert!(WatchEvent::from_stream(b"\0\0\0\x01\x00").is_err());
+}
+
+/// The bytes are Go's.
+#[test]
+fn numbers_and_quantities() {
+    fn check<T: Value + PartialEq + std::fmt::Debug>(value: &T, bytes: &[u8]) {
+        let mut out = Vec::new();
+        value.write(&mut out);
+        assert_eq!(out, bytes, "{value:?}");
+        assert_eq!(&read::<T>(bytes).unwrap(), value);
+    }
+    fn read<T: Value>(bytes: &[u8]) -> Result<T, Error> {
+        let mut value = T::zero();
+        value.merge(&mut Reader::new(bytes), FieldName::new("value")).map(|()| value)
+    }
+    check(&IntOrString::Int(0), b"\x06\x08\x00\x10\x00\x1a\x00");
+    check(&IntOrString::Int(5), b"\x06\x08\x00\x10\x05\x1a\x00");
+    check(&IntOrString::Int(-1), b"\x0f\x08\x00\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x00");
+    check(&IntOrString::String("a%".to_owned()), b"\x08\x08\x01\x10\x00\x1a\x02a%");
+    check(&IntOrString::String(String::new()), b"\x06\x08\x01\x10\x00\x1a\x00");
+    assert_eq!(read::<IntOrString>(b"\x00"), Ok(IntOrString::Int(0)));
+    assert_eq!(read::<IntOrString>(b"\x05\x08\x00\x1a\x01x"), Ok(IntOrString::Int(0)));
+    let error = read::<IntOrString>(b"\x02\x08\x02").unwrap_err();
+    assert_eq!(error.to_string(), "proto: field Value: impossible IntOrString.Type");
+
+    check(&Quantity("1500m".to_owned()), b"\x07\x0a\x051500m");
+    check(&Quantity("10Gi".to_owned()), b"\x06\x0a\x0410Gi");
+    assert_eq!(read::<Quantity>(b"\x00"), Ok(Quantity("0".to_owned())));
+    for zero in [|out: &mut Vec<u8>| Quantity(String::new()).write(out), |out: &mut Vec<u8>| Quantity::write_zero(out)]
+    {
+        let mut out = Vec::new();
+        zero(&mut out);
+        assert_eq!(out, b"\x03\x0a\x010");
+    }
 }
