@@ -34,7 +34,8 @@ pub fn format_json(value: f64) -> String {
     }
 }
 
-/// Writes a float as Go's `%v` does: with an exponent of at least two digits below 1e-4 and from 1e21 on.
+/// Writes a float as Go's `%v` does: with an exponent of at least two digits below 1e-4 and from 1e6 on (`%g` of the shortest
+/// digits, `formatDigits` in `strconv/ftoa.go`).
 pub fn format_verb(value: f64) -> String {
     let magnitude = value.abs();
     if value.is_nan() {
@@ -43,7 +44,7 @@ pub fn format_verb(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
     }
-    if magnitude != 0.0 && !(1e-4..1e21).contains(&magnitude) {
+    if magnitude != 0.0 && !(1e-4..1e6).contains(&magnitude) {
         let text = format!("{value:e}");
         let Some((digits, exponent)) = text.split_once('e') else { return text };
         let (sign, exponent) = match exponent.strip_prefix('-') {
@@ -100,5 +101,35 @@ pub mod option {
     /// When it is neither.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
         Option::deserialize(deserializer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::format_verb;
+
+    #[test]
+    fn verbs_agree_with_go() {
+        for (value, expected) in [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1.5, "1.5"),
+            (999_999.0, "999999"),
+            (100_000.5, "100000.5"),
+            (1e6, "1e+06"),
+            (1_234_567.0, "1.234567e+06"),
+            (1_000_000.5, "1.0000005e+06"),
+            (123_456_789.0, "1.23456789e+08"),
+            (9_007_199_254_740_992.0, "9.007199254740992e+15"),
+            (1e21, "1e+21"),
+            (1e100, "1e+100"),
+            (0.0001, "0.0001"),
+            (0.000_012_345, "1.2345e-05"),
+            (-2.5e-9, "-2.5e-09"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-Inf"),
+        ] {
+            assert_eq!(format_verb(value), expected);
+        }
     }
 }
