@@ -1,6 +1,6 @@
 //! Requests of which a part has come: what they take together is bounded, and who sends nothing on holds up nobody for ever.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, header::CONTENT_TYPE};
@@ -130,7 +130,9 @@ async fn messages_that_wait_for_their_turn_take_a_bounded_memory() {
     let message = grpc_frame(&LeaseKeepAliveRequest { id: 1 }.encode_to_vec());
     let messages = Bytes::from(message.repeat(40_000));
     let (mut all, mut full) = (0, 0);
-    while full < 20 {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while full < 200 {
+        assert!(Instant::now() < deadline, "only {all} bytes were taken");
         let before = all;
         for ((_, stream), sent) in &mut streams {
             let passed = flood(stream, *sent, &messages, message.len());
